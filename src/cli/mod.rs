@@ -1,0 +1,49 @@
+//! The command line: one file per command.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+pub mod connect;
+
+/// Materialized-view accelerator for ClickHouse: answers queries from precomputed aggregate views, exactly.
+#[derive(Debug, Parser)]
+#[command(name = "tributary", version, about, max_term_width = 120)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {}
+
+/// What ended a command before its task was done. The text says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The command line or a file given on it is wrong: exit code 2.
+    #[error("{0}")]
+    Usage(String),
+    /// The task failed: exit code 1.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl CliError {
+    /// A failure of the task, from any error that explains itself.
+    pub fn failed(error: impl std::fmt::Display) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+/// Runs the program; the exit code is 0 on success, 1 on a failure of the task, 2 on wrong usage.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome: Result<ExitCode, CliError> = match cli.command {};
+    outcome.unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        match error {
+            CliError::Usage(_) => ExitCode::from(2),
+            CliError::Failed(_) => ExitCode::FAILURE,
+        }
+    })
+}

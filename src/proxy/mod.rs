@@ -1,0 +1,3 @@
+//! The proxy: one pure decision for all protocols, and the relays that act on it.
+
+pub mod query;

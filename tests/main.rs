@@ -1,0 +1,1 @@
+//! One binary for all integration tests; every one that needs a server uses the same embedded ClickHouse.
