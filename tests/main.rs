@@ -1,5 +1,9 @@
 //! One binary for all integration tests; every one that needs a server uses the same embedded ClickHouse.
 
+// The helpers of tests fail as the tests themselves do.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 mod support;
 
 mod embedded;
+mod ssb;
