@@ -360,11 +360,13 @@ fn lower(tree: &ast::Expr, holders: &Placeholders) -> Result<Expr, Unsupported> 
                     AccessExpr::Subscript(ast::Subscript::Index { index }) => {
                         Expr::call("arrayElement", vec![expr, down(index)?])
                     }
-                    AccessExpr::Dot(field) => match down(field)? {
-                        index @ Expr::Literal(_) => Expr::call("tupleElement", vec![expr, index]),
-                        Expr::Name(parts) if parts.iter().all(|p| p.bytes().all(|b| b.is_ascii_digit())) => {
-                            Expr::call("tupleElement", vec![expr, number_literal(parts.concat())])
+                    AccessExpr::Dot(field) => match (expr, down(field)?) {
+                        (tuple, index @ Expr::Literal(_)) => Expr::call("tupleElement", vec![tuple, index]),
+                        (tuple, Expr::Name(part)) if part.iter().all(|p| p.bytes().all(|b| b.is_ascii_digit())) => {
+                            Expr::call("tupleElement", vec![tuple, number_literal(part.concat())])
                         }
+                        // `t.a.1`: the names before the index come one by one.
+                        (Expr::Name(parts), Expr::Name(part)) => Expr::Name([parts, part].concat()),
                         _ => return Err(unsupported("access to a named field")),
                     },
                     AccessExpr::Subscript(_) => return Err(unsupported("a slice")),
