@@ -87,7 +87,7 @@ impl Upstream {
         }
     }
 
-    fn undecoded(&self, sql: &str, message: &str) -> UpstreamError {
+    pub fn undecoded(&self, sql: &str, message: &str) -> UpstreamError {
         UpstreamError::Decode { address: self.config.url.to_string(), message: message.into(), sql: sql.into() }
     }
 }

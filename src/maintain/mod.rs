@@ -1,1 +1,11 @@
-//! (see ARCHITECTURE.md)
+//! Keeps views: which parts of the sources their runs hold, whether that is still what the sources hold, and how to
+//! build runs anew.
+//!
+//! [`part`] and [`coverage`] are pure. [`manifest`] is the record of what was built, [`look`] reads what is there now,
+//! [`rebuild`] makes the second equal to the first.
+
+pub mod coverage;
+pub mod look;
+pub mod manifest;
+pub mod observe;
+pub mod part;

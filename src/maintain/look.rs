@@ -1,0 +1,468 @@
+//! One look at ClickHouse: what the sources hold now against what the views' runs hold. Queries that arrive while a
+//! look is being prepared share it.
+//!
+//! A look is exact for a query that arrived before the look *started*. It asks three questions at once (parts, tables,
+//! row policies). That no order is kept among them is made good by two facts: what is stale never becomes covered again
+//! (block numbers only grow), and an ALTER writes the table's definition, whose time is compared, before it touches any
+//! part. Only when that time moved are columns and TTLs read again, and then the parts after them.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use super::coverage::{self, Change, SourceRecord, SourceSeen, Staleness};
+use super::manifest::{Manifest, ManifestError, Store};
+use super::observe::{Definition, ObserveError, Observer, RowPolicy, TableParts, TableRow, rows_by_run, storage_table};
+use crate::matching::schema::TableName;
+use crate::upstream::{Upstream, UpstreamError};
+use crate::views::declaration::Consistency;
+
+/// A manifest that answers is asked for again after this time; far below `manifest::GRACE`, so that a run is never
+/// dropped under a reader.
+const MANIFEST_AGE_MAX: Duration = Duration::from_secs(1);
+
+/// While a view is stale its manifest is asked for at most this often.
+const MANIFEST_AGE_STALE: Duration = Duration::from_millis(100);
+
+/// A definition written less than this before it was read may be written again within the same second.
+const DEFINITION_SETTLED_SECONDS: u64 = 2;
+
+/// While parts are not known by their names, their contents are compared at most this often: the server hashes the
+/// checksums of all files of all parts for it.
+const HASHES_AGE_MIN: Duration = Duration::from_secs(1);
+
+/// Looks under way at the same time. One more begins when one of them ends, for all who came meanwhile.
+const LOOKS_MAX: usize = 2;
+
+/// What must be looked at for one view.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Target {
+    pub view: String,
+    /// Name of the storage table of the view's present definition, within `manifest::DATABASE`.
+    pub storage: String,
+    pub consistency: Consistency,
+    /// In the order of the view's FROM; the first is the fact table.
+    pub sources: Vec<SourceUse>,
+}
+
+/// A table that a view reads, and the columns of it that it reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceUse {
+    pub table: TableName,
+    pub columns: Vec<String>,
+}
+
+/// What one look says about one view.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Coverage {
+    Covered(Covered),
+    Stale(Staleness),
+}
+
+/// The runs that together hold exactly what the sources hold.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Covered {
+    pub storage: TableName,
+    pub runs: Vec<u64>,
+    /// Rows in these runs.
+    pub rows: u64,
+    /// Rows of the fact table that they stand for.
+    pub source_rows: u64,
+    /// Version of the manifest that names the runs.
+    pub version: u64,
+    /// Nothing was proved: the view is as fresh as its last rebuild, on the operator's word.
+    pub manual: bool,
+}
+
+/// What was seen; shared by all who asked for it.
+#[derive(Debug, Clone)]
+pub struct Look {
+    pub started_at: Instant,
+    views: HashMap<String, Coverage>,
+    policies: Arc<Vec<RowPolicy>>,
+}
+
+impl Look {
+    /// What the look says about a view. One that it was not asked about counts as never built.
+    pub fn coverage(&self, view: &str) -> Coverage {
+        self.views.get(view).cloned().unwrap_or(Coverage::Stale(Staleness::NeverBuilt))
+    }
+
+    /// The row policies on a source of these views, whoever they concern.
+    pub fn policies_on(&self, table: &TableName) -> impl Iterator<Item = &RowPolicy> {
+        self.policies.iter().filter(move |policy| policy.concerns(table))
+    }
+}
+
+/// Why a look failed; shared by all who waited for it.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{0}")]
+pub struct LookError(Arc<str>);
+
+impl From<UpstreamError> for LookError {
+    fn from(error: UpstreamError) -> Self {
+        Self(error.to_string().into())
+    }
+}
+
+impl From<ManifestError> for LookError {
+    fn from(error: ManifestError) -> Self {
+        Self(error.to_string().into())
+    }
+}
+
+impl From<ObserveError> for LookError {
+    fn from(error: ObserveError) -> Self {
+        Self(error.to_string().into())
+    }
+}
+
+type Outcome = Result<Arc<Look>, LookError>;
+
+/// Looks at the sources of a set of views. Cheap to clone.
+#[derive(Clone)]
+pub struct Looker {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    observer: Observer,
+    store: Store,
+    targets: HashMap<String, Target>,
+    queue: Mutex<Queue>,
+    memory: Mutex<Memory>,
+}
+
+/// Who waits, and for what.
+#[derive(Default)]
+struct Queue {
+    next: Option<Waiting>,
+    under_way: usize,
+}
+
+/// A look that has not started.
+struct Waiting {
+    views: BTreeSet<String>,
+    outcome: watch::Sender<Option<Outcome>>,
+}
+
+/// What need not be asked for in every look.
+#[derive(Default)]
+struct Memory {
+    definitions: Definitions,
+    manifests: HashMap<String, Known>,
+    looks: HashMap<String, Arc<Look>>,
+}
+
+/// The newest manifest of a view that was seen, and when it was asked for.
+struct Known {
+    /// Its record of the sources is brought forward when contents proved that other names mean the same rows.
+    manifest: Option<Manifest>,
+    asked_at: Instant,
+    /// When contents were last compared.
+    hashed_at: Option<Instant>,
+}
+
+impl Looker {
+    /// A looker for these views; the server is asked once what its system tables can tell.
+    pub async fn connect(upstream: Upstream, targets: Vec<Target>) -> Result<Self, LookError> {
+        let observer = Observer::connect(upstream.clone()).await?;
+        let targets = targets.into_iter().map(|target| (target.view.clone(), target)).collect();
+        let shared = Shared {
+            observer,
+            store: Store::new(upstream),
+            targets,
+            queue: Mutex::default(),
+            memory: Mutex::default(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// What holds for `views` at a moment after this call began; for views declared `bounded`, at most that long before.
+    pub async fn look(&self, views: &[&str]) -> Outcome {
+        if let Some(look) = self.shared.young_enough(views) {
+            return Ok(look);
+        }
+        let mut outcome = self.join_next(views);
+        match outcome.wait_for(Option::is_some).await {
+            Ok(outcome) => outcome.clone().unwrap_or_else(|| Err(LookError("no outcome".into()))),
+            Err(_) => Err(LookError("the look was abandoned".into())),
+        }
+    }
+
+    /// Joins the look that starts next, and starts it if few enough are under way.
+    fn join_next(&self, views: &[&str]) -> watch::Receiver<Option<Outcome>> {
+        let mut queue = lock(&self.shared.queue);
+        let waiting =
+            queue.next.get_or_insert_with(|| Waiting { views: BTreeSet::new(), outcome: watch::Sender::new(None) });
+        waiting.views.extend(views.iter().map(ToString::to_string));
+        let outcome = waiting.outcome.subscribe();
+        if queue.under_way < LOOKS_MAX {
+            queue.under_way += 1;
+            // A task of its own: a client that goes away must not end the look of others.
+            tokio::spawn(Shared::work_off(self.shared.clone()));
+        }
+        outcome
+    }
+}
+
+impl Shared {
+    async fn work_off(self: Arc<Self>) {
+        loop {
+            let waiting = {
+                let mut queue = lock(&self.queue);
+                match queue.next.take() {
+                    Some(waiting) => waiting,
+                    None => {
+                        queue.under_way -= 1;
+                        return;
+                    }
+                }
+            };
+            let outcome = self.take_look(&waiting.views).await.map(Arc::new);
+            if let Ok(look) = &outcome {
+                let mut memory = lock(&self.memory);
+                memory.looks.extend(waiting.views.into_iter().map(|view| (view, look.clone())));
+            }
+            waiting.outcome.send_replace(Some(outcome));
+        }
+    }
+
+    /// A look that is young enough for all of `views`, if every one of them is content with an older one.
+    fn young_enough(&self, views: &[&str]) -> Option<Arc<Look>> {
+        let memory = lock(&self.memory);
+        let first = memory.looks.get(*views.first()?)?;
+        let content = |view: &&str| {
+            let (Some(look), Some(target)) = (memory.looks.get(*view), self.targets.get(*view)) else { return false };
+            let age_max = match target.consistency {
+                Consistency::Exact => return false,
+                Consistency::Bounded(age) => age,
+                Consistency::Manual => MANIFEST_AGE_MAX,
+            };
+            Arc::ptr_eq(look, first) && look.started_at.elapsed() < age_max
+        };
+        views.iter().all(content).then(|| first.clone())
+    }
+
+    async fn take_look(&self, views: &BTreeSet<String>) -> Result<Look, LookError> {
+        let started_at = Instant::now();
+        let targets: Vec<&Target> = views.iter().filter_map(|view| self.targets.get(view)).collect();
+        let sources: BTreeSet<&TableName> =
+            targets.iter().flat_map(|target| target.sources.iter().map(|source| &source.table)).collect();
+        let sources: Vec<TableName> = sources.into_iter().cloned().collect();
+        let mut listed = sources.clone();
+        listed.extend(targets.iter().map(|target| storage_table(&target.storage)));
+
+        let (parts, tables, policies, manifests) = tokio::join!(
+            self.observer.parts(&listed, false),
+            self.observer.tables(&sources),
+            self.observer.policies(&sources),
+            self.ask_manifests(&targets, MANIFEST_AGE_MAX),
+        );
+        manifests?;
+        let mut seen = Seen { tables: tables?, parts: parts? };
+        if self.learn_definitions(&seen.tables).await? {
+            seen.parts = self.observer.parts(&listed, false).await?;
+        }
+        let mut coverages = self.judge(&targets, &seen);
+
+        // Somebody may have rebuilt what the known manifest calls stale.
+        let is_stale = |target: &&Target| matches!(coverages.get(&target.view), Some(Coverage::Stale(_)));
+        let stale: Vec<&Target> = targets.iter().copied().filter(|target| is_stale(target)).collect();
+        if self.ask_manifests(&stale, MANIFEST_AGE_STALE).await? {
+            coverages = self.judge(&targets, &seen);
+        }
+        if self.wants_hashes(&coverages) {
+            seen.parts = self.observer.parts(&listed, true).await?;
+            coverages = self.judge(&targets, &seen);
+            self.bring_forward(&targets, &seen, &coverages);
+        }
+        Ok(Look { started_at, views: coverages, policies: Arc::new(policies?) })
+    }
+
+    /// Fetches newer manifests of those of `targets` whose manifest was last asked for `age` ago or longer; says whether
+    /// there were any.
+    async fn ask_manifests(&self, targets: &[&Target], age: Duration) -> Result<bool, LookError> {
+        let asked_at = Instant::now();
+        let ask: Vec<(&str, u64)> = {
+            let memory = lock(&self.memory);
+            let old = |known: &Known| known.asked_at.elapsed() >= age;
+            let known = |target: &Target| memory.manifests.get(&target.view);
+            let ask = targets.iter().filter(|target| known(target).is_none_or(old));
+            let version = |known: &Known| known.manifest.as_ref().map(|manifest| manifest.version);
+            ask.map(|target| (target.view.as_str(), known(target).and_then(version).unwrap_or(0))).collect()
+        };
+        if ask.is_empty() {
+            return Ok(false);
+        }
+        let newer = if self.store.exists().await? { self.store.newer(&ask).await? } else { Vec::new() };
+        let any = !newer.is_empty();
+        let mut memory = lock(&self.memory);
+        for (view, _) in ask {
+            let known = memory.manifests.entry(view.to_string());
+            known.or_insert(Known { manifest: None, asked_at, hashed_at: None }).asked_at = asked_at;
+        }
+        for manifest in newer {
+            let view = manifest.view.clone();
+            memory.manifests.insert(view, Known { manifest: Some(manifest), asked_at, hashed_at: None });
+        }
+        Ok(any)
+    }
+
+    /// Reads columns and TTLs of tables whose definition was written since they were last read; says whether any was.
+    async fn learn_definitions(&self, tables: &HashMap<TableName, TableRow>) -> Result<bool, LookError> {
+        let same = |was: &TableRow, is: &TableRow| {
+            (&was.uuid, was.altered_at, was.alter_pending) == (&is.uuid, is.altered_at, is.alter_pending)
+        };
+        let unknown: Vec<TableName> = {
+            let memory = lock(&self.memory);
+            let settled = |was: &TableRow| was.server_now >= was.altered_at + DEFINITION_SETTLED_SECONDS;
+            let known = |row: &TableRow| {
+                let known = memory.definitions.get(&row.name());
+                !row.alter_pending && known.is_some_and(|(was, _)| same(was, row) && settled(was))
+            };
+            tables.values().filter(|row| !known(row)).map(TableRow::name).collect()
+        };
+        if unknown.is_empty() {
+            return Ok(false);
+        }
+        let definitions = self.observer.definitions(&unknown).await?;
+        let mut memory = lock(&self.memory);
+        for (table, definition) in definitions {
+            if let Some(row) = tables.get(&table) {
+                memory.definitions.insert(table, (row.clone(), Arc::new(definition)));
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Shared {
+    fn judge(&self, targets: &[&Target], seen: &Seen) -> HashMap<String, Coverage> {
+        let memory = lock(&self.memory);
+        let judge = |target: &&Target| {
+            let coverage = match memory.manifests.get(&target.view) {
+                Some(known) => judge(target, known, seen, &memory.definitions),
+                None => Coverage::Stale(Staleness::NeverBuilt),
+            };
+            (target.view.clone(), coverage)
+        };
+        targets.iter().map(judge).collect()
+    }
+
+    /// Whether the contents of parts may still prove what their names alone did not.
+    fn wants_hashes(&self, coverages: &HashMap<String, Coverage>) -> bool {
+        let mut memory = lock(&self.memory);
+        coverages.iter().any(|(view, coverage)| {
+            let Coverage::Stale(Staleness::Partition { change, .. }) = coverage else { return false };
+            let Some(known) = memory.manifests.get_mut(view) else { return false };
+            let due = known.hashed_at.is_none_or(|at| at.elapsed() >= HASHES_AGE_MIN);
+            let may_help = matches!(change, Change::Unproven { .. } | Change::Mutated { .. });
+            if due && may_help {
+                known.hashed_at = Some(Instant::now());
+            }
+            due && may_help
+        })
+    }
+
+    /// For views that contents proved to be covered: what was seen is from now on what their runs are known to hold.
+    fn bring_forward(&self, targets: &[&Target], seen: &Seen, coverages: &HashMap<String, Coverage>) {
+        let mut guard = lock(&self.memory);
+        let memory = &mut *guard;
+        let proved = |target: &&&Target| {
+            matches!(coverages.get(&target.view), Some(Coverage::Covered(Covered { manual: false, .. })))
+        };
+        for target in targets.iter().filter(proved) {
+            let known = memory.manifests.get_mut(&target.view).and_then(|known| known.manifest.as_mut());
+            for (used, record) in target.sources.iter().zip(known.into_iter().flat_map(|known| &mut known.body.sources))
+            {
+                if let Ok(seen) = source_seen(used, seen, &memory.definitions) {
+                    *record = seen.record(used.table.clone());
+                }
+            }
+        }
+    }
+}
+
+/// What the questions of one look brought.
+struct Seen {
+    tables: HashMap<TableName, TableRow>,
+    parts: HashMap<TableName, TableParts>,
+}
+
+type Definitions = HashMap<TableName, (TableRow, Arc<Definition>)>;
+
+fn judge(target: &Target, known: &Known, seen: &Seen, definitions: &Definitions) -> Coverage {
+    let Some(manifest) = &known.manifest else { return Coverage::Stale(Staleness::NeverBuilt) };
+    if manifest.storage != target.storage || manifest.body.sources.len() != target.sources.len() {
+        return Coverage::Stale(Staleness::OtherDefinition);
+    }
+    let storage = storage_table(&manifest.storage);
+    if let Some(damage) = storage_damage(manifest, seen.parts.get(&storage)) {
+        return Coverage::Stale(damage);
+    }
+    let manual = target.consistency == Consistency::Manual;
+    if !manual {
+        for (used, record) in target.sources.iter().zip(&manifest.body.sources) {
+            let change = match source_seen(used, seen, definitions) {
+                Ok(seen) => coverage::source_change(record, &seen),
+                Err(staleness) => Some(staleness),
+            };
+            if let Some(change) = change {
+                return Coverage::Stale(change);
+            }
+        }
+    }
+    let fact = manifest.body.sources.first();
+    let source_rows = fact.map_or(0, SourceRecord::rows);
+    Coverage::Covered(Covered {
+        storage,
+        runs: manifest.body.runs.iter().map(|run| run.id).collect(),
+        rows: manifest.body.rows(),
+        source_rows,
+        version: manifest.version,
+        manual,
+    })
+}
+
+/// One source as the look shows it, or why it cannot be told what it holds.
+fn source_seen(used: &SourceUse, seen: &Seen, definitions: &Definitions) -> Result<SourceSeen, Staleness> {
+    let table = used.table.to_string();
+    let Some(row) = seen.tables.get(&used.table) else { return Err(Staleness::SourceMissing { table }) };
+    if !row.keeps_parts() {
+        return Err(Staleness::NoParts { table, engine: row.engine.clone() });
+    }
+    if !row.has_uuid() {
+        return Err(Staleness::NoUuid { table });
+    }
+    let Some((_, definition)) = definitions.get(&used.table) else { return Err(Staleness::SourceMissing { table }) };
+    let parts = seen.parts.get(&used.table).cloned().unwrap_or_default();
+    if parts.uuids.iter().any(|uuid| !uuid.is_empty() && *uuid != row.uuid) {
+        return Err(Staleness::SourceReplaced { table });
+    }
+    Ok(SourceSeen {
+        identity: definition.identity(row, &used.columns),
+        server_started_at: row.server_started_at(),
+        alter_pending: row.alter_pending,
+        parts: parts.parts,
+    })
+}
+
+/// A run of which rows are missing, because somebody dropped or truncated what he should not have.
+fn storage_damage(manifest: &Manifest, storage: Option<&TableParts>) -> Option<Staleness> {
+    let found = storage.map(rows_by_run).unwrap_or_default();
+    manifest.body.runs.iter().find_map(|run| {
+        let rows_found = found.get(&run.id).copied().unwrap_or(0);
+        (rows_found != run.rows).then_some(Staleness::StorageDamaged {
+            run: run.id,
+            rows_expected: run.rows,
+            rows_found,
+        })
+    })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

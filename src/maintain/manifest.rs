@@ -1,0 +1,228 @@
+//! The record of what a view's runs hold, kept in ClickHouse itself: `tributary.manifest`, one row per commit, the
+//! latest version of a view in force. Sidecars keep no state of their own.
+//!
+//! A commit names its predecessor, and loses when another commit of the same predecessor came first. ClickHouse has no
+//! transactions to do that with, but it drops an insert whose deduplication token it knows, atomically with the
+//! commit of the part (`MergeTreeSink`, `MergeTreeDeduplicationLog`). So the token of a commit is view and version, and
+//! whoever reads his own commit id back has won.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::coverage::SourceRecord;
+use crate::upstream::{Upstream, UpstreamError};
+
+/// The database that holds storage tables and the manifest.
+pub const DATABASE: &str = "tributary";
+pub const TABLE: &str = "tributary.manifest";
+
+/// A run that is no longer named by the latest manifest is kept this long, for queries that were planned with an
+/// earlier one and for sidecars that have not seen the new one yet.
+pub const GRACE: Duration = Duration::from_secs(15 * 60);
+
+/// Commits after which the token of an old one is forgotten. A commit that is later than that names a version far
+/// below the latest, and the latest wins.
+const DEDUPLICATION_WINDOW: u32 = 10_000;
+
+/// One commit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Manifest {
+    pub view: String,
+    /// Counts from 1.
+    pub version: u64,
+    /// Name of the storage table within [`DATABASE`].
+    pub storage: String,
+    /// Tells two commits of the same version apart; only one of them was taken.
+    pub commit: String,
+    /// Unix milliseconds by ClickHouse's clock.
+    pub committed_at_ms: u64,
+    pub body: Body,
+}
+
+/// What a commit says, as JSON.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Body {
+    /// The live runs. Together they hold each row of the sources' recorded parts exactly once.
+    pub runs: Vec<Run>,
+    /// The sources in the order of the view's FROM: the fact table, then joined tables.
+    pub sources: Vec<SourceRecord>,
+    /// Runs and tables that nobody new will read.
+    #[serde(default)]
+    pub retired: Vec<Retired>,
+}
+
+/// An immutable set of rows in the storage table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    pub id: u64,
+    pub rows: u64,
+    /// Partition ids of the fact table whose rows it holds.
+    pub partitions: Vec<String>,
+}
+
+/// A run, or a whole storage table, that waits to be dropped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retired {
+    pub storage: String,
+    /// `None`: the whole table.
+    pub run: Option<u64>,
+    /// Unix milliseconds by ClickHouse's clock.
+    pub since_ms: u64,
+    /// Left by a rebuild that died: no query ever read it, and it must never be committed.
+    pub abandoned: bool,
+}
+
+impl Body {
+    pub fn rows(&self) -> u64 {
+        self.runs.iter().map(|run| run.rows).sum()
+    }
+
+    pub fn has_abandoned(&self, run: u64) -> bool {
+        self.retired.iter().any(|retired| retired.abandoned && retired.run == Some(run))
+    }
+}
+
+/// How a commit ended.
+#[derive(Debug)]
+pub enum Commit {
+    Won(Manifest),
+    /// Somebody else's commit has this version: decide anew on top of the latest one.
+    Lost,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    #[error(transparent)]
+    Upstream(#[from] UpstreamError),
+    #[error(
+        "version {version} of view {view} in {TABLE} is not understood ({message}); was it written by a newer Tributary?"
+    )]
+    Body { view: String, version: u64, message: String },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Row {
+    view: String,
+    version: u64,
+    storage: String,
+    commit: String,
+    #[serde(skip_serializing)]
+    committed_at_ms: u64,
+    body: String,
+}
+
+/// Reads and writes the manifest table.
+#[derive(Clone)]
+pub struct Store {
+    upstream: Upstream,
+}
+
+impl Store {
+    pub fn new(upstream: Upstream) -> Self {
+        Self { upstream }
+    }
+
+    /// Creates database and table unless they are there, so that a user without the right to create them can serve.
+    pub async fn ensure(&self) -> Result<(), UpstreamError> {
+        if self.exists().await? {
+            return Ok(());
+        }
+        self.upstream.execute(&format!("CREATE DATABASE IF NOT EXISTS {DATABASE}")).await?;
+        let ddl = format!(
+            "CREATE TABLE IF NOT EXISTS {TABLE} (view String, version UInt64, storage String, commit String, \
+             committed_at DateTime64(3, 'UTC') DEFAULT now64(3), body String CODEC(ZSTD)) \
+             ENGINE = ReplacingMergeTree(version) ORDER BY view \
+             SETTINGS non_replicated_deduplication_window = {DEDUPLICATION_WINDOW}"
+        );
+        self.upstream.execute(&ddl).await
+    }
+
+    /// Whether anything was ever built by way of this server.
+    pub async fn exists(&self) -> Result<bool, UpstreamError> {
+        let sql = format!("SELECT count() AS n FROM system.tables WHERE database = '{DATABASE}' AND name = 'manifest'");
+        #[derive(Deserialize)]
+        struct Count {
+            n: u64,
+        }
+        Ok(self.upstream.rows::<Count>(&sql).await?.iter().any(|count| count.n > 0))
+    }
+
+    /// The manifest of `view` in force.
+    pub async fn latest(&self, view: &str) -> Result<Option<Manifest>, ManifestError> {
+        Ok(self.newer(&[(view, 0)]).await?.pop())
+    }
+
+    /// The latest manifest of each view that is newer than the version given with it.
+    pub async fn newer(&self, known: &[(&str, u64)]) -> Result<Vec<Manifest>, ManifestError> {
+        let conditions: Vec<String> =
+            known.iter().map(|(view, version)| format!("(view = '{view}' AND version > {version})")).collect();
+        let sql = format!(
+            "SELECT view, version, storage, commit, toUnixTimestamp64Milli(committed_at) AS committed_at_ms, body \
+             FROM {TABLE} WHERE {} ORDER BY version DESC LIMIT 1 BY view",
+            conditions.join(" OR ")
+        );
+        self.upstream.rows::<Row>(&sql).await?.into_iter().map(Manifest::try_from).collect()
+    }
+
+    /// Makes `body` the successor of `predecessor`, unless that one already has a successor.
+    pub async fn commit(
+        &self,
+        view: &str,
+        predecessor: Option<&Manifest>,
+        storage: &str,
+        body: &Body,
+    ) -> Result<Commit, ManifestError> {
+        let version = predecessor.map_or(0, |manifest| manifest.version) + 1;
+        let undecodable =
+            |e: serde_json::Error| ManifestError::Body { view: view.into(), version, message: e.to_string() };
+        let row = Row {
+            view: view.into(),
+            version,
+            storage: storage.into(),
+            commit: commit_id(),
+            committed_at_ms: 0,
+            body: serde_json::to_string(body).map_err(undecodable)?,
+        };
+        let sql = format!(
+            "INSERT INTO {TABLE} (view, version, storage, commit, body) SETTINGS async_insert = 0, \
+             insert_deduplicate = 1, insert_deduplication_token = '{view}:{version}' FORMAT JSONEachRow"
+        );
+        let line = serde_json::to_vec(&row).map_err(undecodable)?;
+        self.upstream.insert(&sql, [Bytes::from(line)]).await?;
+        match self.latest(view).await? {
+            Some(latest) if latest.commit == row.commit => Ok(Commit::Won(latest)),
+            _ => Ok(Commit::Lost),
+        }
+    }
+}
+
+impl TryFrom<Row> for Manifest {
+    type Error = ManifestError;
+
+    fn try_from(row: Row) -> Result<Self, ManifestError> {
+        let body = serde_json::from_str(&row.body).map_err(|e| ManifestError::Body {
+            view: row.view.clone(),
+            version: row.version,
+            message: e.to_string(),
+        })?;
+        Ok(Manifest {
+            view: row.view,
+            version: row.version,
+            storage: row.storage,
+            commit: row.commit,
+            committed_at_ms: row.committed_at_ms,
+            body,
+        })
+    }
+}
+
+/// Unique among all processes that may commit at the same moment: time, process, a counter.
+fn commit_id() -> String {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let random = std::hash::BuildHasher::hash_one(&foldhash::fast::RandomState::default(), now);
+    format!("{:x}-{:x}-{random:x}-{:x}", now.as_nanos(), std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed))
+}

@@ -1,0 +1,341 @@
+//! The questions that are asked of ClickHouse's system tables, and their answers as values.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer};
+
+use super::coverage::{Identity, Parts, UsedColumn};
+use super::manifest;
+use super::part::{Part, PartNameError};
+use crate::matching::schema::{Column, TableName};
+use crate::upstream::{Upstream, UpstreamError};
+
+/// Engines outside this family keep no parts.
+const ENGINE_FAMILY: &str = "MergeTree";
+
+/// Tables in databases without UUIDs (engine Ordinary) cannot be told from others of the same name.
+const NO_UUID: &str = "00000000-0000-0000-0000-000000000000";
+
+#[derive(Debug, thiserror::Error)]
+pub enum ObserveError {
+    #[error(transparent)]
+    Upstream(#[from] UpstreamError),
+    #[error("table {table}: {error}")]
+    PartName { table: TableName, error: PartNameError },
+}
+
+/// A row of `system.tables`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct TableRow {
+    pub database: String,
+    pub table: String,
+    pub uuid: String,
+    pub engine: String,
+    pub altered_at: u64,
+    #[serde(deserialize_with = "number_as_bool")]
+    pub alter_pending: bool,
+    pub server_now: u64,
+    pub server_uptime: u64,
+}
+
+impl TableRow {
+    pub fn name(&self) -> TableName {
+        TableName::new(&self.database, &self.table)
+    }
+
+    pub fn server_started_at(&self) -> u64 {
+        self.server_now.saturating_sub(self.server_uptime)
+    }
+
+    pub fn keeps_parts(&self) -> bool {
+        self.engine.ends_with(ENGINE_FAMILY)
+    }
+
+    pub fn has_uuid(&self) -> bool {
+        self.uuid != NO_UUID
+    }
+}
+
+/// What a table's definition says, which changes only when [`TableRow::altered_at`] does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Definition {
+    pub columns: Vec<Column>,
+    pub ttl_rewrites: bool,
+}
+
+impl Definition {
+    /// The identity of the table as far as a view that reads `columns` depends on it.
+    pub fn identity(&self, row: &TableRow, columns: &[String]) -> Identity {
+        let used = |column: &&Column| columns.contains(&column.name);
+        // An expression may name any other column.
+        let by_expression = self.columns.iter().filter(used).any(|column| !column.default_expression.is_empty());
+        let columns = self.columns.iter().filter(|column| by_expression || used(column)).map(|column| UsedColumn {
+            name: column.name.clone(),
+            type_name: column.type_name.clone(),
+            default: match column.default_kind.as_str() {
+                "" => String::new(),
+                kind => format!("{kind} {}", column.default_expression),
+            },
+        });
+        Identity {
+            uuid: row.uuid.clone(),
+            engine: row.engine.clone(),
+            altered_at: row.altered_at,
+            ttl_rewrites: self.ttl_rewrites,
+            columns: columns.collect(),
+        }
+    }
+}
+
+/// The active parts of one table.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TableParts {
+    /// UUIDs in the paths of the parts: one, unless tables were exchanged while they were listed.
+    pub uuids: BTreeSet<String>,
+    pub parts: Arc<Parts>,
+}
+
+/// A row policy, whoever it concerns.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct RowPolicy {
+    pub database: String,
+    /// Empty or `*`: every table of the database.
+    pub table: String,
+    pub name: String,
+    /// Everybody but `except`; otherwise only `to`.
+    #[serde(deserialize_with = "number_as_bool")]
+    pub to_all: bool,
+    pub to: Vec<String>,
+    pub except: Vec<String>,
+    /// Whether it concerns Tributary's own user, who then cannot build a view for others.
+    #[serde(deserialize_with = "number_as_bool")]
+    pub to_us: bool,
+}
+
+impl RowPolicy {
+    pub fn concerns(&self, table: &TableName) -> bool {
+        let any = |name: &str| name.is_empty() || name == "*";
+        (any(&self.database) || self.database == table.database) && (any(&self.table) || self.table == table.table)
+    }
+}
+
+/// Asks one server's system tables.
+#[derive(Clone)]
+pub struct Observer {
+    upstream: Upstream,
+    /// The expression over `system.tables` for "an ALTER is under way".
+    alter_pending: &'static str,
+}
+
+impl Observer {
+    /// Finds out what the server's system tables can tell.
+    pub async fn connect(upstream: Upstream) -> Result<Self, UpstreamError> {
+        #[derive(Deserialize)]
+        struct Found {
+            n: u64,
+        }
+        let sql = "SELECT count() AS n FROM system.columns WHERE database = 'system' AND table = 'tables' \
+                   AND name IN ('active_on_fly_alter_mutations', 'active_on_fly_metadata_mutations')";
+        let knows_mutations = upstream.rows::<Found>(sql).await?.iter().any(|found| found.n == 2);
+        let alter_pending = if knows_mutations {
+            "active_on_fly_alter_mutations + active_on_fly_metadata_mutations > 0"
+        } else {
+            "(database, name) IN (SELECT database, table FROM system.mutations WHERE NOT is_done)"
+        };
+        Ok(Self { upstream, alter_pending })
+    }
+
+    pub fn upstream(&self) -> &Upstream {
+        &self.upstream
+    }
+
+    /// The rows of `system.tables` for those of `tables` that exist.
+    pub async fn tables(&self, tables: &[TableName]) -> Result<HashMap<TableName, TableRow>, UpstreamError> {
+        let sql = format!(
+            "SELECT database, name AS table, toString(uuid) AS uuid, engine, \
+             toUnixTimestamp(metadata_modification_time) AS altered_at, {} AS alter_pending, \
+             toUnixTimestamp(now()) AS server_now, toUInt64(uptime()) AS server_uptime \
+             FROM system.tables WHERE {}",
+            self.alter_pending,
+            named(tables, "name"),
+        );
+        let rows = self.upstream.rows::<TableRow>(&sql).await?;
+        Ok(rows.into_iter().map(|row| (row.name(), row)).filter(|(name, _)| tables.contains(name)).collect())
+    }
+
+    /// Columns and TTLs of those of `tables` that exist.
+    pub async fn definitions(&self, tables: &[TableName]) -> Result<HashMap<TableName, Definition>, UpstreamError> {
+        #[derive(Deserialize)]
+        struct Ddl {
+            database: String,
+            table: String,
+            create_table_query: String,
+            engine_full: String,
+        }
+        #[derive(Deserialize)]
+        struct ColumnRow {
+            database: String,
+            table: String,
+            name: String,
+            #[serde(rename = "type")]
+            type_name: String,
+            default_kind: String,
+            default_expression: String,
+        }
+        let ddl = format!(
+            "SELECT database, name AS table, create_table_query, engine_full FROM system.tables WHERE {}",
+            named(tables, "name")
+        );
+        let columns = format!(
+            "SELECT database, table, name, type, default_kind, default_expression FROM system.columns WHERE {} \
+             ORDER BY database, table, position",
+            named(tables, "table")
+        );
+        let (ddl, columns) =
+            tokio::try_join!(self.upstream.rows::<Ddl>(&ddl), self.upstream.rows::<ColumnRow>(&columns))?;
+        let mut definitions: HashMap<TableName, Definition> = ddl
+            .into_iter()
+            .map(|row| {
+                let ttl_rewrites = ttl_rewrites(&row.create_table_query, &row.engine_full);
+                (TableName::new(row.database, row.table), Definition { columns: Vec::new(), ttl_rewrites })
+            })
+            .collect();
+        for row in columns {
+            if let Some(definition) = definitions.get_mut(&TableName::new(row.database, row.table)) {
+                definition.columns.push(Column {
+                    name: row.name,
+                    type_name: row.type_name,
+                    default_kind: row.default_kind,
+                    default_expression: row.default_expression,
+                });
+            }
+        }
+        Ok(definitions)
+    }
+
+    /// The active parts of `tables`. With `hashes`, their contents' hashes too, which costs the server more.
+    pub async fn parts(
+        &self,
+        tables: &[TableName],
+        hashes: bool,
+    ) -> Result<HashMap<TableName, TableParts>, ObserveError> {
+        let hash = if hashes { "hash_of_all_files" } else { "''" };
+        let sql = format!(
+            "SELECT database, table, partition_id, name, rows, {hash}, extract(path, '([0-9a-f-]{{36}})/[^/]+/$') \
+             FROM system.parts WHERE active AND {}",
+            named(tables, "table"),
+        );
+        #[derive(Deserialize)]
+        struct PartRow(String, String, String, String, u64, String, String);
+        let text = self.upstream.bytes(&sql, "JSONCompactEachRow").await?;
+        let mut by_table: HashMap<TableName, (BTreeSet<String>, Parts)> = HashMap::new();
+        for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            let PartRow(database, table, partition_id, name, rows, hash, uuid) =
+                serde_json::from_slice(line).map_err(|e| self.upstream.undecoded(&sql, &e.to_string()))?;
+            let table = TableName::new(database, table);
+            let part = Part::parse(&name, rows, &hash)
+                .map_err(|error| ObserveError::PartName { table: table.clone(), error })?;
+            if part.name.patch.is_none() && part.name.partition != partition_id {
+                // A name by the syntax of before 2017, which begins with two dates.
+                return Err(ObserveError::PartName { table, error: PartNameError(name) });
+            }
+            let (uuids, parts) = by_table.entry(table).or_default();
+            uuids.insert(uuid);
+            parts.entry(part.name.partition.clone()).or_default().push(part);
+        }
+        let wanted = by_table.into_iter().filter(|(name, _)| tables.contains(name));
+        Ok(wanted.map(|(name, (uuids, parts))| (name, TableParts { uuids, parts: Arc::new(parts) })).collect())
+    }
+
+    /// All row policies that may concern `tables`.
+    pub async fn policies(&self, tables: &[TableName]) -> Result<Vec<RowPolicy>, UpstreamError> {
+        let databases: BTreeSet<&str> = tables.iter().map(|table| table.database.as_str()).collect();
+        let databases: Vec<String> = databases.into_iter().chain(["", "*"]).map(literal).collect();
+        let sql = format!(
+            "SELECT database, table, short_name AS name, apply_to_all AS to_all, apply_to_list AS to, \
+             apply_to_except AS except, if(to_all, NOT has(except, currentUser()) AND NOT hasAny(except, enabledRoles()), \
+             has(to, currentUser()) OR hasAny(to, enabledRoles())) AS to_us \
+             FROM system.row_policies WHERE database IN ({})",
+            databases.join(", ")
+        );
+        self.upstream.rows(&sql).await
+    }
+}
+
+/// `database IN (..) AND table IN (..)`: two plain conditions, which system tables can look up by. May be true for
+/// tables that were not named.
+fn named(tables: &[TableName], column: &str) -> String {
+    let databases: BTreeSet<&str> = tables.iter().map(|table| table.database.as_str()).collect();
+    let names: BTreeSet<&str> = tables.iter().map(|table| table.table.as_str()).collect();
+    let list = |names: BTreeSet<&str>| names.into_iter().map(literal).collect::<Vec<_>>().join(", ");
+    format!("database IN ({}) AND {column} IN ({})", list(databases), list(names))
+}
+
+/// A string as ClickHouse reads it.
+pub fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
+}
+
+/// A name in backquotes.
+pub fn quoted(name: &str) -> String {
+    format!("`{}`", name.replace('\\', "\\\\").replace('`', "\\`"))
+}
+
+/// The storage table of that name.
+pub fn storage_table(name: &str) -> TableName {
+    TableName::new(manifest::DATABASE, name)
+}
+
+/// Whether part merges may change values without changing the number of rows: a TTL on a column, or TTL .. GROUP BY.
+/// ClickHouse prints keywords in capitals; a name that looks like one only makes the answer more careful.
+fn ttl_rewrites(create_table_query: &str, engine_full: &str) -> bool {
+    const TTL: &str = " TTL ";
+    let column_ttl = create_table_query.matches(TTL).count() > engine_full.matches(TTL).count();
+    let grouping = engine_full.find(TTL).is_some_and(|at| engine_full[at..].contains(" GROUP BY "));
+    column_ttl || grouping
+}
+
+pub(super) fn number_as_bool<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Flag {
+        Bool(bool),
+        Number(u64),
+    }
+    Ok(match Flag::deserialize(deserializer)? {
+        Flag::Bool(flag) => flag,
+        Flag::Number(number) => number != 0,
+    })
+}
+
+/// The rows of each run in a storage table, by run id.
+pub fn rows_by_run(storage: &TableParts) -> BTreeMap<u64, u64> {
+    let runs = storage
+        .parts
+        .iter()
+        .filter_map(|(partition, parts)| Some((partition.parse().ok()?, parts.iter().map(|part| part.rows).sum())));
+    runs.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ttls_that_rewrite_rows_are_found() {
+        let engine = "MergeTree ORDER BY d TTL d + toIntervalDay(1)";
+        let create = |columns: &str, engine: &str| format!("CREATE TABLE a.b ({columns}) ENGINE = {engine}");
+        assert!(!ttl_rewrites(&create("`d` Date", "MergeTree ORDER BY d"), "MergeTree ORDER BY d"));
+        assert!(!ttl_rewrites(&create("`d` Date", engine), engine));
+        assert!(ttl_rewrites(&create("`d` Date, `v` UInt8 TTL d + toIntervalDay(1)", engine), engine));
+        let grouping = "MergeTree ORDER BY d TTL d + toIntervalDay(1) GROUP BY d SET v = max(v)";
+        assert!(ttl_rewrites(&create("`d` Date", grouping), grouping));
+    }
+
+    #[test]
+    fn literals_and_names_cannot_break_out() {
+        assert_eq!(literal(r"a'b\"), r"'a\'b\\'");
+        assert_eq!(quoted("a`b"), r"`a\`b`");
+    }
+}
