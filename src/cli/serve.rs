@@ -1,0 +1,82 @@
+//! `tributary serve`: the proxy.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Args as ClapArgs;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tracing_subscriber::EnvFilter;
+
+use super::CliError;
+use super::connect::ConnectArgs;
+use crate::config::{Config, DEFAULT_LISTEN_HTTP};
+use crate::proxy::client::HttpUpstream;
+use crate::proxy::decider::Decider;
+use crate::proxy::http::Proxy;
+
+/// Serve clients as a proxy in front of ClickHouse
+///
+/// Clients connect to Tributary as they would to ClickHouse. Queries that a view answers are sent on rewritten; all
+/// else passes unchanged. Options override the config file. SIGTERM and SIGINT stop accepting and let running requests
+/// end; a second signal ends at once.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    #[command(flatten)]
+    connect: ConnectArgs,
+    /// Configuration, such as config/tributary.yaml
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where HTTP clients connect [default: 127.0.0.1:8124]
+    #[arg(long, value_name = "ADDR")]
+    listen_http: Option<String>,
+    /// What to log: error, warn, info, debug, or a filter such as tributary::proxy=debug [default: info]
+    #[arg(long, value_name = "FILTER", env = "RUST_LOG")]
+    log: Option<String>,
+}
+
+pub fn run(args: Args) -> Result<ExitCode, CliError> {
+    let config = match &args.config {
+        Some(path) => Config::read(path).map_err(|e| CliError::Usage(e.to_string()))?,
+        None => Config::default(),
+    };
+    start_logging(args.log.as_deref().or(config.log.as_deref()).unwrap_or("info"))?;
+    let upstream = args.connect.upstream_over(&config)?;
+    let listen = args.listen_http.or(config.listen.http).unwrap_or_else(|| DEFAULT_LISTEN_HTTP.into());
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CliError::failed)?;
+    let proxy = Arc::new(Proxy::new(HttpUpstream::new(upstream.url), Decider::PassThrough));
+    runtime.block_on(serve(proxy, &listen))
+}
+
+async fn serve(proxy: Arc<Proxy>, listen: &str) -> Result<ExitCode, CliError> {
+    let listener = TcpListener::bind(listen).await.map_err(|e| CliError::Failed(format!("cannot listen on {listen}: {e}")))?;
+    let address = listener.local_addr().map_err(CliError::failed)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(CliError::failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(CliError::failed)?;
+    // For scripts: the address is known only now when the port was 0.
+    println!("listening on http://{address}/ for ClickHouse at {}", proxy.upstream.address());
+    let (stop, stopping) = watch::channel(false);
+    let mut serving = tokio::spawn(proxy.serve(listener, stopping));
+    tokio::select! {
+        ended = &mut serving => return ended.map(|()| ExitCode::SUCCESS).map_err(CliError::failed),
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("stopping: running requests may end, a second signal ends them");
+    let _ = stop.send(true);
+    tokio::select! {
+        _ = &mut serving => {}
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Logs go to standard error, so that standard output stays for what scripts read.
+fn start_logging(filter: &str) -> Result<(), CliError> {
+    let filter = EnvFilter::try_new(filter).map_err(|e| CliError::Usage(format!("--log '{filter}': {e}")))?;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    Ok(())
+}
