@@ -1,7 +1,8 @@
 //! Options that `serve` and the offline commands share, checked once at start.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
 use url::Url;
 
 /// Where ClickHouse is and who Tributary is there, from `--upstream URL` or the config file.
@@ -79,3 +80,102 @@ impl UpstreamConfig {
 
 /// Where view declarations are read from: a YAML file, or a folder whose `*.yaml` and `*.yml` files are read.
 pub type ViewsPath = PathBuf;
+
+/// Where `serve` listens for HTTP clients unless told otherwise: one above ClickHouse's own port, on loopback.
+pub const DEFAULT_LISTEN_HTTP: &str = "127.0.0.1:8124";
+
+/// The configuration file of `serve` (config/tributary.yaml explains every key). Options on the command line go first.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    pub upstream: UpstreamKeys,
+    pub listen: ListenKeys,
+    /// A file with view declarations or a folder of such files; relative to the configuration file.
+    pub views: Option<ViewsPath>,
+    /// What to log, as `--log` takes it.
+    pub log: Option<String>,
+}
+
+/// The keys under `upstream:`. `user`, `password` and `database` go over the parts of `url`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct UpstreamKeys {
+    pub url: Option<String>,
+    pub user: Option<String>,
+    pub password: Option<String>,
+    pub database: Option<String>,
+}
+
+/// The keys under `listen:`, each `address:port`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ListenKeys {
+    pub http: Option<String>,
+}
+
+/// A configuration file that cannot be used. The text names file, line and column.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("cannot read {path}: {error}")]
+    Unreadable { path: String, error: std::io::Error },
+    #[error("{path}{place}: {message}")]
+    Malformed { path: String, place: String, message: String },
+}
+
+impl Config {
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let name = path.display().to_string();
+        let text =
+            std::fs::read_to_string(path).map_err(|error| ConfigError::Unreadable { path: name.clone(), error })?;
+        let mut config = Self::parse(&text, &name)?;
+        if let (Some(views), Some(folder)) = (&config.views, path.parent()) {
+            config.views = Some(folder.join(views));
+        }
+        Ok(config)
+    }
+
+    /// Reads the text of a configuration file; `name` is how errors call it.
+    pub fn parse(text: &str, name: &str) -> Result<Self, ConfigError> {
+        // A file of comments only is a configuration with every default.
+        if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
+            return Ok(Self::default());
+        }
+        serde_yaml::from_str(text).map_err(|error| {
+            let place = error.location().map(|l| format!(":{}:{}", l.line(), l.column())).unwrap_or_default();
+            // The place is told in front, where editors find it.
+            let text = error.to_string();
+            let message = text.split(" at line ").next().unwrap_or_default().to_owned();
+            ConfigError::Malformed { path: name.into(), place, message }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shipped_configuration_names_every_key_and_only_those() {
+        let text = include_str!("../config/tributary.yaml");
+        assert_eq!(Config::parse(text, "config/tributary.yaml").unwrap(), Config::default());
+        // With the comment signs taken off its keys, it still reads.
+        let keys = text.lines().map(|l| l.strip_prefix("#: ").unwrap_or(l)).collect::<Vec<_>>().join("\n");
+        let config = Config::parse(&keys, "config/tributary.yaml").unwrap();
+        assert_eq!(config.listen.http.as_deref(), Some(DEFAULT_LISTEN_HTTP));
+        assert!(config.views.is_some() && config.log.is_some());
+        let UpstreamKeys { url, user, password, database } = config.upstream;
+        assert!(url.is_some() && user.is_some() && password.is_some() && database.is_some());
+    }
+
+    #[test]
+    fn a_wrong_key_is_told_with_its_line() {
+        let error = Config::parse("log: info\nlisten:\n  htpp: x\n", "t.yaml").unwrap_err().to_string();
+        assert!(error.starts_with("t.yaml:3:3: ") && error.contains("htpp") && error.contains("http"), "{error}");
+        let error = Config::parse("log: [1]\n", "t.yaml").unwrap_err().to_string();
+        assert!(error.starts_with("t.yaml:1:6: ") && error.contains("string"), "{error}");
+        let error = Config::parse("log: a\nlog: b\n", "t.yaml").unwrap_err().to_string();
+        assert!(error.contains("duplicate"), "{error}");
+        let error = Config::parse("log: 'a\n", "t.yaml").unwrap_err().to_string();
+        assert!(error.starts_with("t.yaml:"), "{error}");
+    }
+}

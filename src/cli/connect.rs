@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::CliError;
-use crate::config::UpstreamConfig;
+use crate::config::{Config, UpstreamConfig, UpstreamKeys};
 
 /// Where ClickHouse and the view declarations are.
 #[derive(Debug, Clone, Args)]
@@ -30,16 +30,27 @@ pub struct ConnectArgs {
 impl ConnectArgs {
     /// The upstream's address and user, with the single options put over the URL's parts.
     pub fn upstream(&self) -> Result<UpstreamConfig, CliError> {
-        let address = self.upstream.as_deref().unwrap_or("http://127.0.0.1:8123/");
-        let mut config = UpstreamConfig::parse(address).map_err(|e| CliError::Usage(format!("--upstream: {e}")))?;
-        if let Some(user) = &self.user {
-            config.user.clone_from(user);
+        self.upstream_over(&Config::default())
+    }
+
+    /// As [`ConnectArgs::upstream`], with what a configuration file says where no option does.
+    pub fn upstream_over(&self, file: &Config) -> Result<UpstreamConfig, CliError> {
+        let (address, source) = match (&self.upstream, &file.upstream.url) {
+            (Some(address), _) => (address.as_str(), "--upstream"),
+            (None, Some(address)) => (address.as_str(), "upstream.url"),
+            (None, None) => ("http://127.0.0.1:8123/", "--upstream"),
+        };
+        let mut config = UpstreamConfig::parse(address).map_err(|e| CliError::Usage(format!("{source}: {e}")))?;
+        // An address on the command line stands for itself: the file's user belongs to the file's address.
+        let keys = if self.upstream.is_some() { UpstreamKeys::default() } else { file.upstream.clone() };
+        if let Some(user) = self.user.clone().or(keys.user) {
+            config.user = user;
         }
-        if let Some(password) = &self.password {
-            config.password.clone_from(password);
+        if let Some(password) = self.password.clone().or(keys.password) {
+            config.password = password;
         }
-        if let Some(database) = &self.database {
-            config.database.clone_from(database);
+        if let Some(database) = self.database.clone().or(keys.database) {
+            config.database = database;
         }
         Ok(config)
     }

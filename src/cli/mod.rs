@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 pub mod connect;
+pub mod serve;
 
 /// Materialized-view accelerator for ClickHouse: answers queries from precomputed aggregate views, exactly.
 #[derive(Debug, Parser)]
@@ -15,7 +16,9 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {}
+enum Command {
+    Serve(serve::Args),
+}
 
 /// What ended a command before its task was done. The text says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +41,9 @@ impl CliError {
 /// Runs the program; the exit code is 0 on success, 1 on a failure of the task, 2 on wrong usage.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let outcome: Result<ExitCode, CliError> = match cli.command {};
+    let outcome: Result<ExitCode, CliError> = match cli.command {
+        Command::Serve(args) => serve::run(args),
+    };
     outcome.unwrap_or_else(|error| {
         eprintln!("error: {error}");
         match error {

@@ -51,7 +51,8 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
 }
 
 async fn serve(proxy: Arc<Proxy>, listen: &str) -> Result<ExitCode, CliError> {
-    let listener = TcpListener::bind(listen).await.map_err(|e| CliError::Failed(format!("cannot listen on {listen}: {e}")))?;
+    let listener =
+        TcpListener::bind(listen).await.map_err(|e| CliError::Failed(format!("cannot listen on {listen}: {e}")))?;
     let address = listener.local_addr().map_err(CliError::failed)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(CliError::failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(CliError::failed)?;
