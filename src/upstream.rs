@@ -38,6 +38,11 @@ impl Upstream {
         Self { client, config }
     }
 
+    /// The same connection with another default database.
+    pub fn in_database(&self, database: &str) -> Self {
+        Self::new(UpstreamConfig { database: database.into(), ..self.config.clone() })
+    }
+
     pub fn config(&self) -> &UpstreamConfig {
         &self.config
     }

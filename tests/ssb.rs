@@ -8,10 +8,31 @@ async fn generated(name: &str, factor: f64) -> Database {
     let database = Database::new(name);
     let mut reports = Vec::new();
     let mut progress = |_: &str, done: u64, total: u64| reports.push((done, total));
-    ssb::generate(&database.upstream(), Scale::new(factor).unwrap(), &mut progress).await.unwrap();
+    ssb::ensure(&database.upstream(), Scale::new(factor).unwrap(), &mut progress).await.unwrap();
     assert!(reports.is_sorted(), "progress only moves forward: {reports:?}");
     assert!(reports.iter().all(|(done, total)| done < total), "and not past its end: {reports:?}");
     database
+}
+
+#[tokio::test]
+async fn data_of_the_same_scale_is_kept_of_another_replaced_and_of_others_refused() {
+    let database = generated("ssb_again", 0.01).await;
+    let upstream = database.upstream();
+    let ensure = async |factor| {
+        let mut steps = 0;
+        let mut progress = |_: &str, _: u64, _: u64| steps += 1;
+        ssb::ensure(&upstream, Scale::new(factor).unwrap(), &mut progress).await.map(|()| steps)
+    };
+    assert_eq!(ensure(0.01).await.unwrap(), 0, "nothing to do");
+    assert!(ensure(0.02).await.unwrap() > 0);
+    assert_eq!(database.sql("SELECT count() FROM customer"), "600\n");
+
+    let other = Database::new("ssb_foreign");
+    other.sql("CREATE TABLE lineorder (a UInt8) ENGINE = MergeTree ORDER BY a");
+    let mut progress = |_: &str, _: u64, _: u64| {};
+    let error = ssb::ensure(&other.upstream(), Scale::new(0.01).unwrap(), &mut progress).await.unwrap_err().to_string();
+    assert!(error.contains(&other.name) && error.contains("lineorder"), "{error}");
+    assert_eq!(other.sql("SELECT count() FROM lineorder"), "0\n");
 }
 
 /// Rows and a checksum that does not depend on their order.

@@ -1,10 +1,12 @@
-//! Fills the benchmark's tables by SQL inside ClickHouse: `steps` plans the statements, `generate` applies them.
+//! Fills the benchmark's tables by SQL inside ClickHouse: `steps` plans the statements, `ensure` applies them.
 //!
 //! Every value comes out of a hash of its row's key, so the same scale gives the same rows on every server, whatever the
 //! number of threads. Memory is bounded at any scale: the fact table is written in pieces of one year and at most
 //! `ROWS_MAX` rows, the flat table joined in pieces of days of the same size.
 
-use super::Scale;
+use serde::Deserialize;
+
+use super::{PROJECTED_TABLE, Scale};
 use crate::upstream::{Upstream, UpstreamError};
 
 /// About how many rows one INSERT writes. Also the number of rows of the parts that it leaves.
@@ -58,7 +60,15 @@ const NATIONS: [(&str, &str); 25] = [
 pub enum GenerateError {
     #[error("generating {table}: {source}")]
     Statement { table: &'static str, source: UpstreamError },
+    #[error(
+        "database {database} has tables of other origin ({tables}), which generating would replace; name another database, \
+         or drop this one"
+    )]
+    Foreign { database: String, tables: String },
 }
+
+/// Says at which scale the tables of a database were generated, and that it was `generate` who made them.
+const MARK_TABLE: &str = "ssb_generated";
 
 /// One INSERT.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,24 +99,79 @@ pub fn steps(scale: Scale) -> Vec<Step> {
     steps
 }
 
-/// Replaces the benchmark's tables in the upstream's default database, which must exist, by fresh ones.
-pub async fn generate(upstream: &Upstream, scale: Scale, progress: &mut impl Progress) -> Result<(), GenerateError> {
-    for table in DIMENSION_TABLES.into_iter().chain(FACT_TABLES) {
-        let sql = format!("DROP TABLE IF EXISTS {table} SYNC");
-        upstream.execute(&sql).await.map_err(|source| GenerateError::Statement { table, source })?;
+/// Sees to it that the upstream's default database holds the benchmark's tables at this scale: makes the database when
+/// it is missing, keeps tables that are there at this scale, and replaces those that an earlier call made at another.
+/// Refuses a database with tables that it did not make.
+pub async fn ensure(upstream: &Upstream, scale: Scale, progress: &mut impl Progress) -> Result<(), GenerateError> {
+    let database = &upstream.config().database;
+    let server = upstream.in_database("default");
+    let failed = |table: &'static str| move |source| GenerateError::Statement { table, source };
+    server
+        .execute(&format!("CREATE DATABASE IF NOT EXISTS `{}`", database.replace('`', "\\`")))
+        .await
+        .map_err(failed("the database"))?;
+    match generated_scale(upstream).await? {
+        Some(made) if made == scale.factor() => return Ok(()),
+        Some(_) => {}
+        None => refuse_foreign(upstream).await?,
+    }
+    generate(upstream, scale, progress).await
+}
+
+#[derive(Deserialize)]
+struct Mark {
+    scale: f64,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    name: String,
+}
+
+/// The scale of the tables in the default database; 0 while they are being made; `None` when we made none.
+async fn generated_scale(upstream: &Upstream) -> Result<Option<f64>, GenerateError> {
+    let failed = |source| GenerateError::Statement { table: MARK_TABLE, source };
+    let exists = format!("SELECT name FROM system.tables WHERE database = currentDatabase() AND name = '{MARK_TABLE}'");
+    if upstream.rows::<Named>(&exists).await.map_err(failed)?.is_empty() {
+        return Ok(None);
+    }
+    let marks: Vec<Mark> = upstream.rows(&format!("SELECT scale FROM {MARK_TABLE}")).await.map_err(failed)?;
+    Ok(Some(marks.first().map_or(0.0, |mark| mark.scale)))
+}
+
+async fn refuse_foreign(upstream: &Upstream) -> Result<(), GenerateError> {
+    let sql = "SELECT name FROM system.tables WHERE database = currentDatabase() ORDER BY name";
+    let tables: Vec<Named> =
+        upstream.rows(sql).await.map_err(|source| GenerateError::Statement { table: "the database", source })?;
+    if tables.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<String> = tables.into_iter().map(|table| table.name).collect();
+    Err(GenerateError::Foreign { database: upstream.config().database.clone(), tables: names.join(", ") })
+}
+
+async fn generate(upstream: &Upstream, scale: Scale, progress: &mut impl Progress) -> Result<(), GenerateError> {
+    let run = async |table: &'static str, sql: String| {
+        upstream.execute(&sql).await.map_err(|source| GenerateError::Statement { table, source })
+    };
+    run(MARK_TABLE, format!("CREATE TABLE IF NOT EXISTS {MARK_TABLE} (scale Float64) ENGINE = MergeTree ORDER BY ()"))
+        .await?;
+    run(MARK_TABLE, format!("TRUNCATE TABLE {MARK_TABLE}")).await?;
+    for table in DIMENSION_TABLES.into_iter().chain(FACT_TABLES).chain([PROJECTED_TABLE]) {
+        run(table, format!("DROP TABLE IF EXISTS {table} SYNC")).await?;
     }
     for sql in include_str!("schema.sql").split(";\n") {
-        upstream.execute(sql).await.map_err(|source| GenerateError::Statement { table: "schema", source })?;
+        run("the tables", sql.to_string()).await?;
     }
     let steps = steps(scale);
     let rows_total = steps.iter().map(|step| step.rows).sum();
     let mut rows_done = 0;
     for step in steps {
         progress.at(step.table, rows_done, rows_total);
-        upstream.execute(&step.sql).await.map_err(|source| GenerateError::Statement { table: step.table, source })?;
+        run(step.table, step.sql).await?;
         rows_done += step.rows;
     }
-    Ok(())
+    run(MARK_TABLE, format!("INSERT INTO {MARK_TABLE} VALUES ({})", scale.factor())).await
 }
 
 fn dimension(table: &'static str, scale: Scale) -> Step {

@@ -6,13 +6,19 @@
 //! seven-day stretch in the star form. Answers are compared within a form, never across.
 
 mod generate;
+mod measure;
+mod projections;
 mod queries;
+mod report;
 
 use std::fmt;
 use std::str::FromStr;
 
-pub use generate::{FACT_TABLES, GenerateError, Progress, Step, generate, steps};
+pub use generate::{FACT_TABLES, GenerateError, Progress, Step, ensure, steps};
+pub use measure::{MeasureError, Plan, measure};
+pub use projections::{PROJECTED_TABLE, build as build_projections};
 pub use queries::{Form, QUERIES, Query};
+pub use report::{Measured, Report, Total, Totals};
 
 /// The benchmark's scale factor: 1 is 6 million rows of lineorder.
 #[derive(Debug, Clone, Copy, PartialEq)]
