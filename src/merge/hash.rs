@@ -1,0 +1,100 @@
+//! Seeded hashes of group keys, and when two keys are the same.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use crate::state::Word;
+use crate::wire::Bytes;
+
+/// Keys of one form: how to hash and compare them.
+pub(crate) trait Space: Sync {
+    type Key: Word;
+    fn hash(&self, key: Self::Key) -> u64;
+    fn same(&self, a: Self::Key, b: Self::Key) -> bool;
+}
+
+/// Random per process and merge, so that nobody can craft keys that collide.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seed([u64; 2]);
+
+impl Seed {
+    pub fn random() -> Self {
+        let draw = || RandomState::new().build_hasher().finish();
+        // The multiplier is odd, so that no bit of the key is lost.
+        Self([draw(), draw() | 1])
+    }
+
+    /// Both halves of the 128-bit product folded into one: every bit of the key reaches the high bits (buckets) and
+    /// the low bits (slots).
+    #[inline]
+    pub fn mix(self, value: u64) -> u64 {
+        let product = u128::from(value ^ self.0[0]) * u128::from(self.0[1] ^ 0x9e37_79b9_7f4a_7c14);
+        (product >> 64) as u64 ^ product as u64
+    }
+
+    pub fn bytes(self, bytes: &[u8]) -> u64 {
+        let mut hasher = foldhash::fast::FixedState::with_seed(self.0[0]).build_hasher();
+        hasher.write(bytes);
+        self.mix(hasher.finish())
+    }
+}
+
+/// Keys packed into one word.
+pub(crate) struct Packed<K> {
+    pub seed: Seed,
+    pub word: std::marker::PhantomData<fn(K)>,
+}
+
+impl Space for Packed<u64> {
+    type Key = u64;
+    #[inline]
+    fn hash(&self, key: u64) -> u64 {
+        self.seed.mix(key)
+    }
+    #[inline]
+    fn same(&self, a: u64, b: u64) -> bool {
+        a == b
+    }
+}
+
+impl Space for Packed<u128> {
+    type Key = u128;
+    #[inline]
+    fn hash(&self, key: u128) -> u64 {
+        self.seed.mix(self.seed.mix(key as u64).rotate_left(23) ^ (key >> 64) as u64)
+    }
+    #[inline]
+    fn same(&self, a: u128, b: u128) -> bool {
+        a == b
+    }
+}
+
+impl Space for Packed<[u64; 4]> {
+    type Key = [u64; 4];
+    #[inline]
+    fn hash(&self, key: [u64; 4]) -> u64 {
+        key.iter().fold(0u64, |hash, limb| self.seed.mix(hash.rotate_left(23) ^ limb))
+    }
+    #[inline]
+    fn same(&self, a: [u64; 4], b: [u64; 4]) -> bool {
+        a == b
+    }
+}
+
+/// Keys serialised into an arena per batch. The word is `hash << 64 | batch << 32 | row`.
+pub(crate) struct Serialized<'a> {
+    pub arenas: &'a [Bytes],
+}
+
+impl Space for Serialized<'_> {
+    type Key = u128;
+    #[inline]
+    fn hash(&self, key: u128) -> u64 {
+        (key >> 64) as u64
+    }
+    #[inline]
+    fn same(&self, a: u128, b: u128) -> bool {
+        a == b
+            || (a >> 64 == b >> 64
+                && crate::state::referenced(self.arenas, a as u64) == crate::state::referenced(self.arenas, b as u64))
+    }
+}

@@ -1,0 +1,98 @@
+//! The first level of `radix`: rows of a morsel are ordered by bucket, in place.
+//!
+//! A morsel and the scratch that it is scattered into fit the second-level cache together, so that every line of
+//! the input is read once and written once. Nothing is allocated per row.
+
+use super::hash::Space;
+use crate::state::{LaneSliceMut, Word};
+
+/// Rows of a morsel. Its widest usual lane (8 bytes) and the scratch take 512 KiB together.
+pub(crate) const MORSEL_ROWS: usize = 1 << 15;
+
+/// A piece of a batch that one worker orders by bucket.
+pub(crate) struct Morsel<'a, K> {
+    pub keys: &'a mut [K],
+    pub lanes: Vec<LaneSliceMut<'a>>,
+}
+
+/// Which bits of the hash make the bucket: `hash << skip >> (64 - bits)`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Digit {
+    pub skip: u32,
+    pub bits: u32,
+}
+
+impl Digit {
+    pub fn buckets(self) -> usize {
+        1 << self.bits
+    }
+
+    #[inline]
+    fn of(self, hash: u64) -> usize {
+        ((hash << self.skip) >> (64 - self.bits)) as usize
+    }
+}
+
+/// Memory of one worker, reused from morsel to morsel.
+#[derive(Default)]
+pub(crate) struct Scratch<K> {
+    /// Where each row goes.
+    targets: Vec<u32>,
+    keys: Vec<K>,
+    w1: Vec<u8>,
+    w2: Vec<u16>,
+    w4: Vec<u32>,
+    w8: Vec<u64>,
+    w16: Vec<u128>,
+    w32: Vec<[u64; 4]>,
+}
+
+/// Orders the rows of the morsel by bucket, keeping their order within a bucket. Returns where each bucket ends.
+pub(crate) fn scatter<S: Space>(
+    space: &S,
+    morsel: &mut Morsel<'_, S::Key>,
+    digit: Digit,
+    scratch: &mut Scratch<S::Key>,
+) -> Vec<u32> {
+    let mut ends = vec![0u32; digit.buckets()];
+    scratch.targets.clear();
+    scratch.targets.extend(morsel.keys.iter().map(|key| {
+        let bucket = digit.of(space.hash(*key));
+        ends[bucket] += 1;
+        bucket as u32
+    }));
+    let mut cursors = Vec::with_capacity(ends.len());
+    let mut sum = 0;
+    for end in &mut ends {
+        cursors.push(sum);
+        sum += *end;
+        *end = sum;
+    }
+    for target in &mut scratch.targets {
+        let cursor = &mut cursors[*target as usize];
+        *target = *cursor;
+        *cursor += 1;
+    }
+    let targets = &scratch.targets;
+    permute(morsel.keys, targets, &mut scratch.keys);
+    for lane in &mut morsel.lanes {
+        match lane {
+            LaneSliceMut::W1(values) => permute(values, targets, &mut scratch.w1),
+            LaneSliceMut::W2(values) => permute(values, targets, &mut scratch.w2),
+            LaneSliceMut::W4(values) => permute(values, targets, &mut scratch.w4),
+            LaneSliceMut::W8(values) => permute(values, targets, &mut scratch.w8),
+            LaneSliceMut::W16(values) => permute(values, targets, &mut scratch.w16),
+            LaneSliceMut::W32(values) => permute(values, targets, &mut scratch.w32),
+        }
+    }
+    ends
+}
+
+fn permute<W: Word>(values: &mut [W], targets: &[u32], scratch: &mut Vec<W>) {
+    scratch.resize(values.len().max(scratch.len()), W::default());
+    let scratch = &mut scratch[..values.len()];
+    for (value, target) in values.iter().zip(targets) {
+        scratch[*target as usize] = *value;
+    }
+    values.copy_from_slice(scratch);
+}

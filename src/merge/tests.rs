@@ -1,0 +1,210 @@
+//! Every strategy equals a fold over a BTreeMap.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::{Just, any, prop, prop_assert_eq, prop_oneof, proptest};
+use proptest::strategy::Strategy as Arbitrary;
+
+use super::*;
+
+const STRATEGIES: [Strategy; 3] = [Strategy::Auto, Strategy::Serial, Strategy::Radix];
+
+fn type_(text: &str) -> DataType {
+    DataType::parse(text).unwrap()
+}
+
+fn block(columns: Vec<(&str, Data)>) -> Block {
+    let rows = columns[0].1.len();
+    let columns = columns.into_iter().map(|(text, data)| Column { name: text.into(), type_: type_(text), data });
+    Block { columns: columns.collect(), rows }
+}
+
+/// Rows as text, in order: the values of all columns.
+fn rows(blocks: &[Block]) -> Vec<Vec<Vec<u8>>> {
+    let mut rows: Vec<Vec<Vec<u8>>> = blocks
+        .iter()
+        .flat_map(|block| {
+            (0..block.rows).map(|row| {
+                let value = |column: &Column| {
+                    let mut bytes = Vec::new();
+                    serialized::write(&column.data, row, &mut bytes);
+                    bytes
+                };
+                block.columns.iter().map(value).collect()
+            })
+        })
+        .collect();
+    rows.sort();
+    rows
+}
+
+/// One source row: keys, then the values of the states.
+#[derive(Debug, Clone)]
+struct Row {
+    number: u64,
+    word: Option<String>,
+    sum: u64,
+    min: i32,
+    last: Option<String>,
+}
+
+fn word() -> impl Arbitrary<Value = Option<String>> {
+    proptest::option::of("[ab]{0,2}")
+}
+
+fn a_row() -> impl Arbitrary<Value = Row> {
+    let number = prop_oneof![0u64..10, Just(u64::MAX), any::<u64>().prop_map(|bits| bits << 60)];
+    (number, word(), any::<u64>(), any::<i32>(), word()).prop_map(|(number, word, sum, min, last)| Row {
+        number,
+        word,
+        sum,
+        min,
+        last,
+    })
+}
+
+fn nullable_strings(values: &[Option<String>]) -> Data {
+    Data::Nullable {
+        nulls: values.iter().map(|value| u8::from(value.is_none())).collect(),
+        values: Box::new(Data::Bytes(values.iter().map(|v| v.as_deref().unwrap_or("").as_bytes()).collect())),
+    }
+}
+
+fn low_cardinality(values: &[Option<String>]) -> Data {
+    let mut words: Vec<String> = vec![String::new()];
+    let keys = values.iter().map(|value| match value {
+        None => 0,
+        Some(value) => match words.iter().skip(1).position(|word| word == value) {
+            Some(at) => at as u32 + 1,
+            None => {
+                words.push(value.clone());
+                words.len() as u32 - 1
+            }
+        },
+    });
+    let keys = keys.collect();
+    Data::LowCardinality { keys, dictionary: Box::new(Data::Bytes(words.iter().map(|w| w.as_bytes()).collect())) }
+}
+
+/// `word_type` is `Nullable(String)` (keys are serialised) or `LowCardinality(Nullable(String))` (packed).
+fn input(rows: &[Row], word_type: &'static str) -> Block {
+    let words: Vec<_> = rows.iter().map(|row| row.word.clone()).collect();
+    let lasts: Vec<_> = rows.iter().map(|row| row.last.clone()).collect();
+    block(vec![
+        ("UInt64", Data::W8(rows.iter().map(|row| row.number).collect())),
+        (word_type, if word_type.starts_with('L') { low_cardinality(&words) } else { nullable_strings(&words) }),
+        ("SimpleAggregateFunction(sum, UInt64)", Data::W8(rows.iter().map(|row| row.sum).collect())),
+        ("SimpleAggregateFunction(min, Int32)", Data::W4(rows.iter().map(|row| row.min as u32).collect())),
+        ("SimpleAggregateFunction(anyLast, Nullable(String))", nullable_strings(&lasts)),
+    ])
+}
+
+fn fold(tables: &[Vec<Row>]) -> Vec<Row> {
+    let mut groups: BTreeMap<(u64, Option<String>), Row> = BTreeMap::new();
+    for row in tables.iter().flatten() {
+        match groups.get_mut(&(row.number, row.word.clone())) {
+            Some(group) => {
+                group.sum = group.sum.wrapping_add(row.sum);
+                group.min = group.min.min(row.min);
+                group.last = row.last.clone().or(group.last.take());
+            }
+            None => {
+                groups.insert((row.number, row.word.clone()), row.clone());
+            }
+        }
+    }
+    groups.into_values().collect()
+}
+
+fn layout(block: &Block, key_count: usize) -> Layout {
+    let state_types = block.columns[key_count..].iter().map(|column| column.type_.clone()).collect();
+    Layout { key_count, state_types }
+}
+
+proptest! {
+    #[test]
+    fn every_strategy_equals_a_fold(
+        tables in prop::collection::vec(prop::collection::vec(a_row(), 1..60), 1..5),
+        threads in 1usize..4,
+    ) {
+        for word_type in ["Nullable(String)", "LowCardinality(Nullable(String))"] {
+            let inputs: Vec<Block> = tables.iter().map(|table| input(table, word_type)).collect();
+            let layout = layout(&inputs[0], 2);
+            let expected = input(&fold(&tables), word_type);
+            for strategy in STRATEGIES {
+                let merged = merge(inputs.clone(), &layout, &Options { threads, strategy }).unwrap();
+                prop_assert_eq!(rows(&merged), rows(std::slice::from_ref(&expected)), "{:?}", strategy);
+            }
+        }
+    }
+
+    #[test]
+    fn packed_keys_unpack_to_themselves(
+        a in prop::collection::vec(any::<i16>(), 1..50),
+        b in any::<u64>(),
+        wide in any::<u128>(),
+        nulls in prop::collection::vec(0u8..2, 50),
+        columns in prop::collection::vec(0usize..5, 1..6),
+    ) {
+        let count = a.len();
+        let numbers: Vec<u64> = a.iter().map(|value| b.wrapping_mul(*value as u64)).collect();
+        let shorts = Data::W2(a.iter().map(|value| *value as u16).collect());
+        let nullable = Data::Nullable { nulls: nulls[..count].to_vec(), values: Box::new(Data::W8(numbers.clone())) };
+        let columns: Vec<(&str, Data)> = columns.iter().map(|kind| match kind {
+            0 => ("Int16", shorts.clone()),
+            1 => ("UInt64", Data::W8(numbers.clone())),
+            2 => ("Nullable(UInt64)", nullable.clone()),
+            3 => ("UInt128", Data::W16(numbers.iter().map(|value| wide ^ u128::from(*value)).collect())),
+            _ => ("Nullable(UInt128)", Data::Nullable {
+                nulls: nulls[..count].to_vec(),
+                values: Box::new(Data::W16(numbers.iter().map(|value| wide ^ u128::from(*value)).collect())),
+            }),
+        }).collect();
+        let keys = columns.len();
+        let mut columns = columns;
+        columns.push(("SimpleAggregateFunction(sum, UInt64)", Data::W8(vec![1; count])));
+        let input = block(columns);
+        let merged = merge(vec![input.clone()], &layout(&input, keys), &Options { threads: 1, strategy: Strategy::Radix });
+        let mut expected: BTreeMap<Vec<Vec<u8>>, u64> = BTreeMap::new();
+        for mut row in rows(std::slice::from_ref(&input)) {
+            row.truncate(keys);
+            *expected.entry(row).or_default() += 1;
+        }
+        let expected: Vec<Vec<Vec<u8>>> = expected.into_iter().map(|(mut row, sum)| {
+            row.push(sum.to_le_bytes().to_vec());
+            row
+        }).collect();
+        prop_assert_eq!(rows(&merged.unwrap()), expected);
+    }
+}
+
+#[test]
+fn many_rows_in_many_morsels_merge_to_the_same() {
+    let number = |at: u64| at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+    let table = |table: u64| {
+        let keys: Vec<u64> = (0..70_000).map(|at| number(at + table * 1000) << 16).collect();
+        let sums = keys.iter().map(|key| key ^ table).collect();
+        block(vec![("UInt64", Data::W8(keys)), ("SimpleAggregateFunction(sum, UInt64)", Data::W8(sums))])
+    };
+    let inputs: Vec<Block> = (0..3).map(table).collect();
+    let layout = layout(&inputs[0], 1);
+    let merged = |strategy, threads| rows(&merge(inputs.clone(), &layout, &Options { threads, strategy }).unwrap());
+    let expected = merged(Strategy::Serial, 1);
+    assert!(expected == merged(Strategy::Radix, 1) && expected == merged(Strategy::Radix, 3));
+}
+
+#[test]
+fn an_opaque_state_leaves_the_inputs_as_they_are() {
+    let states = Data::Bytes([b"x".as_slice(), b"y"].into_iter().collect());
+    let input = block(vec![("UInt8", Data::W1(vec![1, 1])), ("String", states)]);
+    let layout = Layout { key_count: 1, state_types: vec![type_("AggregateFunction(topK(3), String)")] };
+    assert_eq!(merge(vec![input.clone()], &layout, &Options::default()).unwrap(), vec![input]);
+}
+
+#[test]
+fn inputs_that_do_not_fit_the_layout_are_refused() {
+    let input = block(vec![("UInt8", Data::W1(vec![1]))]);
+    let layout = Layout { key_count: 1, state_types: vec![type_("SimpleAggregateFunction(sum, UInt64)")] };
+    let outcome = merge(vec![input], &layout, &Options::default());
+    assert!(matches!(outcome, Err(MergeError::Layout { block: 0, .. })), "{outcome:?}");
+}
