@@ -373,6 +373,37 @@ fn inverse(function: &str) -> Option<(DayOf, DayOf)> {
     }
 }
 
+/// A constant that ClickHouse reads as a Date, in days since 1970-01-01.
+pub fn date(constant: &Expr) -> Option<i128> {
+    match point(constant, Kind::Date)? {
+        Point::Number(day) => Some(day),
+        Point::Text(_) => None,
+    }
+}
+
+/// First and last day of the year that holds `day`, and the year.
+pub fn year_edges(day: i128) -> (i128, i128, i128) {
+    let year = year_of(day);
+    (days(year, 1, 1), days(year + 1, 1, 1) - 1, year)
+}
+
+/// First and last day of the month that holds `day`, and the month as YYYYMM.
+pub fn month_edges(day: i128) -> (i128, i128, i128) {
+    let (year, month) = (year_of(day), month_of(day));
+    (days(year, month, 1), first_of_next(year, month) - 1, year * 100 + month)
+}
+
+fn month_of(day: i128) -> i128 {
+    let year = year_of(day);
+    (1..=12).rev().find(|month| days(year, *month, 1) <= day).unwrap_or(1)
+}
+
+/// `YYYY-MM-DD`.
+pub fn date_text(day: i128) -> String {
+    let (year, month) = (year_of(day), month_of(day));
+    format!("{year:04}-{month:02}-{:02}", day - days(year, month, 1) + 1)
+}
+
 fn year_of(day: i128) -> i128 {
     let mut year = 1970 + day.div_euclid(366);
     while days(year + 1, 1, 1) <= day {

@@ -6,11 +6,12 @@
 //! normal form ([`normal`]). A view that does not match gives a [`refusal`], never just nothing.
 
 pub mod block;
-//pub mod derive;
+pub mod buckets;
+pub mod derive;
 pub mod domain;
-//pub mod matcher;
+pub mod matcher;
 pub mod normal;
 pub mod refusal;
-//pub mod rewrite;
+pub mod rewrite;
 pub mod schema;
 pub mod view;

@@ -423,8 +423,8 @@ mod tests {
     #[test]
     fn faults_name_the_place_and_a_way_out() {
         assert_eq!(
-            refused("SELECT d, sum(y) FROM t GROUP BY d"),
-            "the name y is not understood [did you mean x?] at 14"
+            refused("SELECT d, sum(cityy) FROM t GROUP BY d"),
+            "the name cityy is not understood [did you mean city?] at 14"
         );
         assert_eq!(refused("SELECT d, sum(x) FROM tt GROUP BY d"), "no view reads db.tt [did you mean t?] at 22");
         for (query, message) in [

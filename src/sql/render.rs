@@ -50,7 +50,7 @@ fn write_call(
     column: &dyn Fn(usize, &str) -> String,
     subquery: &dyn Fn(std::ops::Range<usize>) -> String,
 ) {
-    let mut list = |out: &mut String, items: &[Expr]| {
+    let list = |out: &mut String, items: &[Expr]| {
         for (i, item) in items.iter().enumerate() {
             if i > 0 {
                 out.push_str(", ");
