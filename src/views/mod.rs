@@ -2,3 +2,5 @@
 //! are stored.
 
 pub mod declaration;
+pub mod place;
+pub mod problem;
