@@ -20,6 +20,15 @@ pub enum UpstreamError {
     Decode { address: String, message: String, sql: String },
 }
 
+impl UpstreamError {
+    /// ClickHouse's own words, if it understood the statement and refused it; `None` when it could not be asked.
+    pub fn exception(&self) -> Option<&str> {
+        let UpstreamError::Query { message, .. } = self else { return None };
+        let message = message.strip_prefix("bad response: ").unwrap_or(message);
+        message.contains("DB::Exception").then_some(message)
+    }
+}
+
 /// A handle to one ClickHouse server; cheap to clone, connections are pooled inside.
 #[derive(Clone)]
 pub struct Upstream {

@@ -17,6 +17,7 @@ use super::manifest::{Manifest, ManifestError, Store};
 use super::observe::{Definition, ObserveError, Observer, RowPolicy, TableParts, TableRow, rows_by_run, storage_table};
 use crate::matching::schema::TableName;
 use crate::upstream::{Upstream, UpstreamError};
+use crate::views::catalog::{SourceUse, Target};
 use crate::views::declaration::Consistency;
 
 /// A manifest that answers is asked for again after this time; far below `manifest::GRACE`, so that a run is never
@@ -35,24 +36,6 @@ const HASHES_AGE_MIN: Duration = Duration::from_secs(1);
 
 /// Looks under way at the same time. One more begins when one of them ends, for all who came meanwhile.
 const LOOKS_MAX: usize = 2;
-
-/// What must be looked at for one view.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Target {
-    pub view: String,
-    /// Name of the storage table of the view's present definition, within `manifest::DATABASE`.
-    pub storage: String,
-    pub consistency: Consistency,
-    /// In the order of the view's FROM; the first is the fact table.
-    pub sources: Vec<SourceUse>,
-}
-
-/// A table that a view reads, and the columns of it that it reads.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SourceUse {
-    pub table: TableName,
-    pub columns: Vec<String>,
-}
 
 /// What one look says about one view.
 #[derive(Debug, Clone, PartialEq)]

@@ -14,9 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use super::coverage::SourceRecord;
 use crate::upstream::{Upstream, UpstreamError};
+use crate::views::storage::DATABASE;
 
-/// The database that holds storage tables and the manifest.
-pub const DATABASE: &str = "tributary";
 pub const TABLE: &str = "tributary.manifest";
 
 /// A run that is no longer named by the latest manifest is kept this long, for queries that were planned with an

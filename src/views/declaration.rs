@@ -145,9 +145,9 @@ pub fn parse(path: &Path, text: String) -> Loaded {
             let message = error.to_string();
             // The place is shown beside the text already.
             let message = message.split(" at line ").next().unwrap_or_default();
-            let hint = message.contains("mapping values are not allowed").then_some(
-                "a text with ': ' in it needs quotes, such as consistency: 'bounded: 10s'",
-            );
+            let hint = message
+                .contains("mapping values are not allowed")
+                .then_some("a text with ': ' in it needs quotes, such as consistency: 'bounded: 10s'");
             reader.report(place, format!("no valid YAML: {message}"), hint);
             Vec::new()
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 
 use crate::matching::schema::{Column, Schema, Table, TableName};
-use crate::sql::lexer::string_literal;
+use crate::sql::render::string_literal;
 use crate::upstream::{Upstream, UpstreamError};
 
 #[derive(Deserialize)]
@@ -35,13 +35,15 @@ pub async fn load(upstream: &Upstream, tables: &[TableName]) -> Result<Schema, U
     }
     let databases = list(tables.iter().map(|table| table.database.as_str()));
     let names = list(tables.iter().map(|table| table.table.as_str()));
-    let of_tables =
-        format!("SELECT database, name, toString(uuid) AS uuid, engine FROM system.tables WHERE database IN ({databases})");
+    let of_tables = format!(
+        "SELECT database, name, toString(uuid) AS uuid, engine FROM system.tables WHERE database IN ({databases})"
+    );
     let of_columns = format!(
         "SELECT database, table, name, type, default_kind, default_expression FROM system.columns \
          WHERE database IN ({databases}) AND table IN ({names}) ORDER BY database, table, position"
     );
-    let (all, columns) = tokio::try_join!(upstream.rows::<TableRow>(&of_tables), upstream.rows::<ColumnRow>(&of_columns))?;
+    let (all, columns) =
+        tokio::try_join!(upstream.rows::<TableRow>(&of_tables), upstream.rows::<ColumnRow>(&of_columns))?;
     let mut by_table: BTreeMap<TableName, Vec<Column>> = BTreeMap::new();
     for row in columns {
         by_table.entry(TableName::new(row.database, row.table)).or_default().push(Column {

@@ -1,0 +1,158 @@
+//! Declarations checked against the live schema: what `serve` answers from, what `rebuild` builds, what `check` reports.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::declaration::{Consistency, Declaration};
+use super::problem::Problem;
+use super::schema;
+use super::storage::{StorageError, StorageTable};
+use crate::matching::schema::{Schema, TableName};
+use crate::matching::view::{View, ViewError, nearest, tables_of};
+use crate::sql::tree::JoinKind;
+use crate::upstream::{Upstream, UpstreamError};
+
+/// A declared view that can be built and matched.
+#[derive(Debug, Clone)]
+pub struct CatalogView {
+    pub declaration: Declaration,
+    pub view: Arc<View>,
+    pub storage: StorageTable,
+}
+
+impl CatalogView {
+    pub fn name(&self) -> &str {
+        &self.declaration.name
+    }
+
+    /// What must be looked at to know whether the view's runs still hold what its sources hold.
+    pub fn target(&self) -> Target {
+        let columns = self.view.block.columns_read();
+        let columns_of = |table: &TableName| {
+            columns.iter().filter(|(of, _)| of == table).map(|(_, column)| column.clone()).collect()
+        };
+        let source = |table: &TableName| SourceUse { table: table.clone(), columns: columns_of(table) };
+        Target {
+            view: self.declaration.name.clone(),
+            storage: self.storage.name.table.clone(),
+            consistency: self.declaration.consistency,
+            sources: self.view.tables.iter().map(source).collect(),
+        }
+    }
+}
+
+/// What must be looked at for one view.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Target {
+    pub view: String,
+    /// Name of the storage table of the view's present definition, within `storage::DATABASE`.
+    pub storage: String,
+    pub consistency: Consistency,
+    /// In the order of the view's FROM; the first is the fact table.
+    pub sources: Vec<SourceUse>,
+}
+
+/// A table that a view reads, and the columns of it that it reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceUse {
+    pub table: TableName,
+    pub columns: Vec<String>,
+}
+
+/// The views that are in order, and what is wrong with the others.
+#[derive(Debug, Default)]
+pub struct Catalog {
+    pub views: Vec<CatalogView>,
+    pub problems: Vec<Problem>,
+}
+
+/// Resolves every declaration. A view with a fault is left out; only a server that does not answer is an error.
+pub async fn resolve(upstream: &Upstream, declarations: Vec<Declaration>) -> Result<Catalog, UpstreamError> {
+    let database = upstream.config().database.clone();
+    let mut catalog = Catalog::default();
+    let mut wanted = BTreeSet::new();
+    let mut readable = Vec::new();
+    for declaration in declarations {
+        match tables_of(&declaration.query, &database) {
+            Ok(tables) => {
+                wanted.extend(tables);
+                readable.push(declaration);
+            }
+            Err(error) => catalog.problems.push(view_problem(&declaration, error)),
+        }
+    }
+    let schema = schema::load(upstream, &wanted.into_iter().collect::<Vec<_>>()).await?;
+    for declaration in readable {
+        match resolve_one(upstream, &declaration, &database, &schema).await? {
+            Ok((view, storage)) => catalog.views.push(CatalogView { declaration, view: Arc::new(view), storage }),
+            Err(problems) => catalog.problems.extend(problems),
+        }
+    }
+    Ok(catalog)
+}
+
+type Resolved = Result<(View, StorageTable), Vec<Problem>>;
+
+async fn resolve_one(
+    upstream: &Upstream,
+    declaration: &Declaration,
+    database: &str,
+    schema: &Schema,
+) -> Result<Resolved, UpstreamError> {
+    let view = match View::new(&declaration.name, &declaration.query, database, schema) {
+        Ok(view) => view,
+        Err(error) => return Ok(Err(vec![view_problem(declaration, error)])),
+    };
+    let problems = source_problems(declaration, &view, schema);
+    if !problems.is_empty() {
+        return Ok(Err(problems));
+    }
+    let fault = |message: String| vec![declaration.query_problem(0, message, None)];
+    Ok(match StorageTable::describe(upstream, declaration, &view).await {
+        Ok(storage) => Ok((view, storage)),
+        Err(StorageError::OrderBy { position, name, dimensions }) => {
+            let hint = match nearest(&name, dimensions.iter().map(String::as_str)) {
+                Some(near) => format!("did you mean {near}?"),
+                None => format!("the dimensions are {}", dimensions.join(", ")),
+            };
+            let message = format!("{name} is no dimension that the storage could be sorted by");
+            Err(vec![declaration.order_by_problem(position, message, Some(hint))])
+        }
+        // ClickHouse understood the question and refuses the query: its own words are the best explanation.
+        Err(StorageError::Upstream(error)) => match error.exception() {
+            Some(exception) => Err(fault(format!("ClickHouse refuses the query: {exception}"))),
+            None => return Err(error),
+        },
+        Err(error) => Err(fault(error.to_string())),
+    })
+}
+
+fn view_problem(declaration: &Declaration, error: ViewError) -> Problem {
+    let hint = (!error.hint.is_empty()).then_some(error.hint);
+    declaration.query_problem(error.offset, error.message, hint)
+}
+
+/// Sources of which coverage could never be proved, and joins that cannot be built partition by partition.
+fn source_problems(declaration: &Declaration, view: &View, schema: &Schema) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let at = |table: &TableName| declaration.query.find(&table.table).unwrap_or(0);
+    for table in view.tables.iter().filter_map(|name| schema.table(name)) {
+        if declaration.consistency != Consistency::Manual && !table.engine.ends_with("MergeTree") {
+            let message =
+                format!("engine {} of {} keeps no parts, so no look can prove what it holds", table.engine, table.name);
+            let hint = "read a MergeTree table, or declare 'consistency: manual': the view is then as fresh as its last \
+                        rebuild, on your word";
+            problems.push(declaration.query_problem(at(&table.name), message, Some(hint.into())));
+        }
+    }
+    for (right, kind, _) in &view.block.outer_joins {
+        if !matches!(kind, JoinKind::Left) {
+            let table = &view.tables[*right];
+            let message =
+                format!("rows of {table} without a match would be counted in every partition of {}", view.tables[0]);
+            let hint = "name the larger table first and use LEFT or INNER JOIN";
+            problems.push(declaration.query_problem(at(table), message, Some(hint.into())));
+        }
+    }
+    problems
+}
