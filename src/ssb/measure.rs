@@ -35,6 +35,8 @@ pub struct Plan {
     pub tributary: Url,
     /// Measured runs of each query each way; the median counts.
     pub runs: usize,
+    /// What `SELECT version()` says there.
+    pub clickhouse: String,
     /// Also run the flat queries on the table with projections.
     pub projections: bool,
 }
@@ -68,37 +70,50 @@ pub async fn measure(plan: &Plan, mut progress: impl FnMut(&Query)) -> Result<Re
     let mut measured = Vec::with_capacity(QUERIES.len());
     for query in QUERIES {
         progress(query);
-        let (raw_first, tributary_first) = (raw.ask(query, query.sql).await?, tributary.ask(query, query.sql).await?);
-        let identical = same_answer(query, &raw_first.body, &tributary_first.body);
-        let projected = (plan.projections && query.form == Form::Flat)
-            .then(|| query.sql.replace("lineorder_flat", PROJECTED_TABLE));
-        if let Some(sql) = &projected {
-            raw.ask(query, sql).await?;
-        }
-        let (mut raw_ms, mut tributary_ms, mut projection_ms) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..plan.runs {
-            raw_ms.push(raw.ask(query, query.sql).await?.ms);
-            tributary_ms.push(tributary.ask(query, query.sql).await?.ms);
-            if let Some(sql) = &projected {
-                projection_ms.push(raw.ask(query, sql).await?.ms);
-            }
-        }
-        let (raw_ms, tributary_ms) = (median(raw_ms), median(tributary_ms));
-        measured.push(Measured {
-            form: query.form,
-            name: query.name,
-            raw_ms,
-            tributary_ms,
-            projection_ms: projected.map(|_| median(projection_ms)),
-            speedup: raw_ms / tributary_ms,
-            identical,
-            accelerated: tributary_first.view.is_some(),
-            view: tributary_first.view,
-            rows_read_raw: raw_first.rows_read,
-            rows_read: tributary_first.rows_read,
-        });
+        measured.push(measure_query(plan, query, &raw, &tributary).await?);
     }
-    Ok(Report::new(plan.scale, plan.runs, measured))
+    Ok(Report::new(plan, measured))
+}
+
+async fn measure_query(
+    plan: &Plan,
+    query: &Query,
+    raw: &Endpoint,
+    tributary: &Endpoint,
+) -> Result<Measured, MeasureError> {
+    let projected =
+        (plan.projections && query.form == Form::Flat).then(|| query.sql.replace("lineorder_flat", PROJECTED_TABLE));
+    let (expected, first) = (raw.ask(query, query.sql).await?, tributary.ask(query, query.sql).await?);
+    if let Some(sql) = &projected {
+        raw.ask(query, sql).await?;
+    }
+    let mut identical = same_answer(query, &expected.body, &first.body);
+    let mut accelerated = first.view.is_some();
+    let (mut raw_ms, mut tributary_ms, mut projection_ms) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..plan.runs {
+        raw_ms.push(raw.ask(query, query.sql).await?.ms);
+        let answer = tributary.ask(query, query.sql).await?;
+        tributary_ms.push(answer.ms);
+        identical &= same_answer(query, &expected.body, &answer.body);
+        accelerated &= answer.view.is_some();
+        if let Some(sql) = &projected {
+            projection_ms.push(raw.ask(query, sql).await?.ms);
+        }
+    }
+    let (raw_ms, tributary_ms) = (median(raw_ms), median(tributary_ms));
+    Ok(Measured {
+        form: query.form,
+        name: query.name,
+        raw_ms,
+        tributary_ms,
+        projection_ms: projected.map(|_| median(projection_ms)),
+        speedup: raw_ms / tributary_ms,
+        identical,
+        accelerated,
+        view: first.view,
+        rows_read_raw: expected.rows_read,
+        rows_read: first.rows_read,
+    })
 }
 
 /// An HTTP interface with the parameters of every request to it.

@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use serde::Serialize;
 
-use super::{Form, Scale};
+use super::{Form, Plan};
 
 /// One query in one form.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -52,14 +52,26 @@ pub struct Report {
     pub scale: f64,
     /// Measured runs per query and way.
     pub runs: usize,
+    pub clickhouse: String,
+    pub tributary: &'static str,
+    /// Of the machine that measured.
+    pub cores: usize,
     pub queries: Vec<Measured>,
     pub total: Totals,
 }
 
 impl Report {
-    pub fn new(scale: Scale, runs: usize, queries: Vec<Measured>) -> Self {
+    pub fn new(plan: &Plan, queries: Vec<Measured>) -> Self {
         let total = Totals { flat: Total::of(Form::Flat, &queries), star: Total::of(Form::Star, &queries) };
-        Self { scale: scale.factor(), runs, queries, total }
+        Self {
+            scale: plan.scale.factor(),
+            runs: plan.runs,
+            clickhouse: plan.clickhouse.clone(),
+            tributary: env!("CARGO_PKG_VERSION"),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            queries,
+            total,
+        }
     }
 
     /// What went wrong, in a sentence; `None` when every answer is identical and came from a view.
@@ -128,7 +140,6 @@ impl Table<'_> {
         )
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn figures(&self, name: &str, raw: f64, own: f64, peer: Option<f64>, rows: (u64, u64)) -> String {
         let peer = match peer {
             _ if !self.projections() => String::new(),
@@ -195,7 +206,11 @@ fn thousands(number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use url::Url;
+
     use super::*;
+    use crate::config::UpstreamConfig;
+    use crate::ssb::Scale;
 
     fn measured(form: Form, name: &'static str, projection_ms: Option<f64>) -> Measured {
         Measured {
@@ -219,7 +234,15 @@ mod tests {
             measured(Form::Flat, "q1.2", Some(30.0)),
             measured(Form::Star, "q1.1", None),
         ];
-        Report::new(Scale::new(1.0).unwrap(), 5, queries)
+        let plan = Plan {
+            scale: Scale::new(1.0).unwrap(),
+            raw: UpstreamConfig::parse("http://localhost/").unwrap(),
+            tributary: Url::parse("http://localhost/").unwrap(),
+            runs: 5,
+            clickhouse: "26.9".into(),
+            projections: true,
+        };
+        Report::new(&plan, queries)
     }
 
     #[test]
