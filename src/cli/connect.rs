@@ -1,6 +1,6 @@
 //! The options with which every command finds ClickHouse and the view declarations.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
@@ -25,6 +25,11 @@ pub struct ConnectArgs {
     /// A YAML file with view declarations, or a folder of such files
     #[arg(long, value_name = "FILE_OR_FOLDER")]
     pub views: Option<PathBuf>,
+}
+
+/// The configuration file, if one is named.
+pub fn read_config(path: Option<&Path>) -> Result<Config, CliError> {
+    path.map_or(Ok(Config::default()), Config::read).map_err(|e| CliError::Usage(e.to_string()))
 }
 
 impl ConnectArgs {
@@ -53,5 +58,10 @@ impl ConnectArgs {
             config.database = database;
         }
         Ok(config)
+    }
+
+    /// Where the view declarations are: the option, the configuration file's key, or the folder `views`.
+    pub fn views_over(&self, file: &Config) -> PathBuf {
+        self.views.clone().or_else(|| file.views.clone()).unwrap_or_else(|| "views".into())
     }
 }

@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+pub mod check;
 pub mod connect;
+pub mod format;
 pub mod serve;
 
 /// Materialized-view accelerator for ClickHouse: answers queries from precomputed aggregate views, exactly.
@@ -17,6 +19,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Check(check::Args),
     Serve(serve::Args),
 }
 
@@ -42,6 +45,7 @@ impl CliError {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome: Result<ExitCode, CliError> = match cli.command {
+        Command::Check(args) => check::run(args),
         Command::Serve(args) => serve::run(args),
     };
     outcome.unwrap_or_else(|error| {

@@ -75,14 +75,19 @@ pub async fn resolve(upstream: &Upstream, declarations: Vec<Declaration>) -> Res
     for declaration in declarations {
         match tables_of(&declaration.query, &database) {
             Ok(tables) => {
-                wanted.extend(tables);
-                readable.push(declaration);
+                wanted.extend(tables.iter().cloned());
+                readable.push((declaration, tables));
             }
             Err(error) => catalog.problems.push(view_problem(&declaration, error)),
         }
     }
     let schema = schema::load(upstream, &wanted.into_iter().collect::<Vec<_>>()).await?;
-    for declaration in readable {
+    for (declaration, tables) in readable {
+        let missing = tables.iter().find(|table| schema.table(table).is_none());
+        if let Some(table) = missing {
+            catalog.problems.push(missing_table(&declaration, table, upstream, &schema));
+            continue;
+        }
         match resolve_one(upstream, &declaration, &database, &schema).await? {
             Ok((view, storage)) => catalog.views.push(CatalogView { declaration, view: Arc::new(view), storage }),
             Err(problems) => catalog.problems.extend(problems),
@@ -130,6 +135,17 @@ async fn resolve_one(
 fn view_problem(declaration: &Declaration, error: ViewError) -> Problem {
     let hint = (!error.hint.is_empty()).then_some(error.hint);
     declaration.query_problem(error.offset, error.message, hint)
+}
+
+fn missing_table(declaration: &Declaration, table: &TableName, upstream: &Upstream, schema: &Schema) -> Problem {
+    let neighbours = schema.tables().filter(|other| other.name.database == table.database);
+    let hint = match nearest(&table.table, neighbours.map(|other| other.name.table.as_str())) {
+        Some(near) => format!("did you mean {near}?"),
+        None => "write database.table, or name the database with --database".into(),
+    };
+    let message = format!("table {table} does not exist, or user {} may not see it", upstream.config().user);
+    let offset = declaration.query.find(&table.table).unwrap_or(0);
+    declaration.query_problem(offset, message, Some(hint))
 }
 
 /// Sources of which coverage could never be proved, and joins that cannot be built partition by partition.
