@@ -1,5 +1,8 @@
 //! Who decides about a query.
 
+use std::sync::Arc;
+
+use super::keeper::Keeper;
 use super::query::{Decision, IncomingQuery};
 
 /// Asked once for every query that can be read.
@@ -7,12 +10,14 @@ use super::query::{Decision, IncomingQuery};
 pub enum Decider {
     /// No views: a plain proxy.
     PassThrough,
+    Views(Arc<Keeper>),
 }
 
 impl Decider {
-    pub async fn decide(&self, _query: IncomingQuery) -> Decision {
+    pub async fn decide(&self, query: IncomingQuery) -> Decision {
         match self {
             Decider::PassThrough => Decision::Raw { reason: "no views".into() },
+            Decider::Views(keeper) => keeper.decide(query).await,
         }
     }
 }

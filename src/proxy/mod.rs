@@ -1,6 +1,10 @@
 //! The proxy: one pure decision for all protocols, and the relays that act on it.
 
+pub mod accelerator;
 pub mod client;
 pub mod decider;
+pub mod facts;
 pub mod http;
+pub mod keeper;
 pub mod query;
+pub mod shapes;

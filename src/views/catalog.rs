@@ -62,6 +62,8 @@ pub struct SourceUse {
 /// The views that are in order, and what is wrong with the others.
 #[derive(Debug, Default)]
 pub struct Catalog {
+    /// The tables that the views read.
+    pub schema: Schema,
     pub views: Vec<CatalogView>,
     pub problems: Vec<Problem>,
 }
@@ -93,6 +95,7 @@ pub async fn resolve(upstream: &Upstream, declarations: Vec<Declaration>) -> Res
             Err(problems) => catalog.problems.extend(problems),
         }
     }
+    catalog.schema = schema;
     Ok(catalog)
 }
 

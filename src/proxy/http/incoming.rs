@@ -24,7 +24,6 @@ const INTERFACE_PARAMETERS: &[&str] = &[
     "query_id",
     "quota_key",
     "role",
-    "session_check",
     "session_id",
     "session_timeout",
     "stacktrace",

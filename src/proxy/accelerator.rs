@@ -1,0 +1,247 @@
+//! Decides about a query: parse, plan, then what depends on the moment: settings, rights, coverage, names and types.
+//!
+//! Any doubt on the way sends the query to the raw tables, with the doubt as the reason.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use dashmap::DashMap;
+
+use super::client::HttpUpstream;
+use super::facts::{Clients, NoAccess};
+use super::query::{Decision, IncomingQuery, Mode, Wish};
+use super::shapes::Shapes;
+use crate::maintain::look::{Coverage, Covered, Look, LookError, Looker};
+use crate::matching::plan::{Plan, PlannedBlock, may_concern, plan, splice};
+use crate::matching::rewrite::{StoredView, rewrite};
+use crate::matching::schema::{Schema, TableName};
+use crate::matching::settings::first_that_matters;
+use crate::matching::view::View;
+use crate::sql::{ParseError, parse};
+use crate::upstream::Upstream;
+use crate::views::catalog::{Catalog, CatalogView};
+
+/// Plans kept; beyond this the cache is emptied.
+const PLANS_MAX: usize = 10_000;
+
+/// Texts longer than this are planned anew each time instead of being kept as keys.
+const PLAN_KEY_BYTES_MAX: usize = 16 * 1024;
+
+/// The views in force, and all that is needed to decide by them.
+pub struct Accelerator {
+    schema: Schema,
+    views: Vec<Arc<View>>,
+    catalog: HashMap<String, CatalogView>,
+    looker: Looker,
+    clients: Clients,
+    shapes: Shapes,
+    plans: DashMap<(String, String), Arc<Plan>>,
+}
+
+/// A decision with all that led to it, for `explain`.
+#[derive(Debug, Clone)]
+pub struct Explanation {
+    pub decision: Decision,
+    pub plan: Option<Arc<Plan>>,
+    /// Rows of the live runs, for each view that was looked at.
+    pub coverages: Vec<(String, Coverage)>,
+}
+
+/// The way a decision ends early.
+type Step<T> = Result<T, String>;
+
+impl Accelerator {
+    /// Prepares for the views of a catalog; ClickHouse is asked what its system tables can tell.
+    pub async fn connect(upstream: Upstream, client: HttpUpstream, catalog: Catalog) -> Result<Self, LookError> {
+        let targets = catalog.views.iter().map(CatalogView::target).collect();
+        let looker = Looker::connect(upstream, targets).await?;
+        Ok(Self {
+            schema: catalog.schema,
+            views: catalog.views.iter().map(|v| v.view.clone()).collect(),
+            catalog: catalog.views.into_iter().map(|v| (v.name().to_string(), v)).collect(),
+            looker,
+            clients: Clients::new(client.clone()),
+            shapes: Shapes::new(client),
+            plans: DashMap::new(),
+        })
+    }
+
+    /// What to send in place of a query.
+    pub async fn decide(&self, query: IncomingQuery) -> Decision {
+        self.explain(&query).await.decision
+    }
+
+    /// The same, with the reasons.
+    pub async fn explain(&self, query: &IncomingQuery) -> Explanation {
+        let mut seen = Explanation { decision: Decision::NotAQuery, plan: None, coverages: Vec::new() };
+        seen.decision = match self.steps(query, &mut seen).await {
+            Ok(decision) => decision,
+            Err(reason) => Decision::Raw { reason: short(&reason) },
+        };
+        seen
+    }
+
+    async fn steps(&self, query: &IncomingQuery, seen: &mut Explanation) -> Step<Decision> {
+        if query.wish == Wish::Off {
+            return Err("opted out".into());
+        }
+        let statement = match parse(&query.sql) {
+            Ok(statement) => statement,
+            Err(ParseError::NotASelect) => return Ok(Decision::NotAQuery),
+            Err(error) => return Err(error.to_string()),
+        };
+        if statement.wish.as_deref() == Some("off") {
+            return Err("opted out".into());
+        }
+        if self.views.is_empty() {
+            return Err("no views".into());
+        }
+        if !may_concern(&statement, &self.views) {
+            return Err("no view reads these tables".into());
+        }
+        if let Some(name) = first_that_matters(query.settings.iter().chain(&statement.settings)) {
+            return Err(format!("the setting {name} may change the answer"));
+        }
+        let facts = self.clients.facts(query).await.map_err(|e| e.to_string())?;
+        let changed: Vec<(String, String)> = facts.settings.into_iter().map(|name| (name, String::new())).collect();
+        if let Some(name) = first_that_matters(&changed) {
+            return Err(format!("the setting {name} of user {} may change the answer", facts.user));
+        }
+        if !facts.temporary_tables.is_empty() {
+            return Err("the session has temporary tables".into());
+        }
+        let database = query.database.clone().unwrap_or(facts.database);
+        let plan = self.plan(query, &statement, &database);
+        seen.plan = Some(plan.clone());
+        if !plan.matches() {
+            return Err(plan.reason());
+        }
+        let look = self.look(&plan, seen).await?;
+        let mut replacements = Vec::new();
+        let mut views = Vec::new();
+        let mut refused = None;
+        for block in plan.replaceable() {
+            match self.answer(query, &database, &facts.roles, block, &look).await {
+                Ok((view, text)) => {
+                    views.push(view);
+                    replacements.push((block.span.clone(), text));
+                }
+                Err(reason) => _ = refused.get_or_insert(reason),
+            }
+        }
+        if replacements.is_empty() {
+            return Err(refused.unwrap_or_else(|| plan.reason()));
+        }
+        views.dedup();
+        Ok(Decision::View { views, mode: Mode::Full, sql: splice(&query.sql, replacements) })
+    }
+
+    fn plan(&self, query: &IncomingQuery, statement: &crate::sql::tree::Statement, database: &str) -> Arc<Plan> {
+        let key = (database.to_string(), query.sql.clone());
+        if let Some(known) = self.plans.get(&key) {
+            return known.clone();
+        }
+        let plan = Arc::new(plan(statement, database, &self.schema, &self.views));
+        if query.sql.len() <= PLAN_KEY_BYTES_MAX {
+            if self.plans.len() >= PLANS_MAX {
+                self.plans.clear();
+            }
+            self.plans.insert(key, plan.clone());
+        }
+        plan
+    }
+
+    async fn look(&self, plan: &Plan, seen: &mut Explanation) -> Step<Arc<Look>> {
+        let mut names: Vec<&str> = plan
+            .replaceable()
+            .flat_map(|b| &b.candidates)
+            .filter(|c| c.outcome.is_ok())
+            .map(|c| c.view.name.as_str())
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        let look = self.looker.look(&names).await.map_err(|e| e.to_string())?;
+        seen.coverages = names.iter().map(|name| (name.to_string(), look.coverage(name))).collect();
+        Ok(look)
+    }
+
+    /// The view and the text that answer one block.
+    async fn answer(
+        &self,
+        query: &IncomingQuery,
+        database: &str,
+        roles: &[String],
+        block: &PlannedBlock,
+        look: &Look,
+    ) -> Step<(String, String)> {
+        let mut reason = None;
+        // Fewest rows to read first.
+        let mut covered: Vec<(Covered, usize)> = Vec::new();
+        for (at, candidate) in block.candidates.iter().enumerate().filter(|(_, c)| c.outcome.is_ok()) {
+            match look.coverage(&candidate.view.name) {
+                Coverage::Covered(coverage) => covered.push((coverage, at)),
+                Coverage::Stale(why) => {
+                    reason.get_or_insert(format!("stale: view {}: {why}", candidate.view.name));
+                }
+            }
+        }
+        covered.sort_by_key(|(coverage, _)| coverage.rows);
+        let Some((coverage, at)) = covered.into_iter().next() else {
+            return Err(reason.unwrap_or_else(|| "no view matches".into()));
+        };
+        let candidate = &block.candidates[at];
+        if coverage.rows > coverage.source_rows {
+            return Err(format!("view {} is not smaller than its source", candidate.view.name));
+        }
+        self.check_access(query, roles, block, look).await?;
+        let (Ok(matched), Some(known)) = (&candidate.outcome, self.catalog.get(&candidate.view.name)) else {
+            return Err("no view matches".into());
+        };
+        let stored = StoredView {
+            database: coverage.storage.database,
+            table: coverage.storage.table,
+            columns: known.storage.columns.iter().map(|c| c.name.clone()).collect(),
+            runs: coverage.runs,
+        };
+        let text = |names: &[String]| rewrite(&block.block, matched, &stored, names);
+        let names = self.shapes.names(query, database, block, &candidate.view.name, text).await;
+        let names = names.map_err(|why| format!("view {}: {why}", candidate.view.name))?;
+        Ok((candidate.view.name.clone(), text(&names)))
+    }
+
+    /// The client must be allowed to read every raw column that the block names, and all rows.
+    async fn check_access(
+        &self,
+        query: &IncomingQuery,
+        roles: &[String],
+        block: &PlannedBlock,
+        look: &Look,
+    ) -> Step<()> {
+        let read = block.block.columns_read();
+        for table in &block.block.tables {
+            let mut columns: Vec<String> = read.iter().filter(|(t, _)| t == table).map(|(_, c)| c.clone()).collect();
+            columns.sort_unstable();
+            // The plan of a bare count does not show policies.
+            if columns.is_empty() && look.policies_on(table).next().is_some() {
+                return Err(format!("{table} has row policies"));
+            }
+            self.clients.access(query, roles, table, &columns).await.map_err(|no| no_access(table, &no))?;
+        }
+        Ok(())
+    }
+}
+
+fn no_access(table: &TableName, no: &NoAccess) -> String {
+    match no {
+        NoAccess::Refused(message) => format!("the user may not read {table}: {message}"),
+        NoAccess::Filtered => format!("a row policy applies to the user on {table}"),
+        NoAccess::Unclear => format!("the user's rights on {table} could not be told"),
+    }
+}
+
+/// Reasons go into a header: one line of printable ASCII, not too long.
+fn short(reason: &str) -> String {
+    const BYTES_MAX: usize = 400;
+    let clean: String = reason.chars().map(|c| if c.is_ascii() && !c.is_ascii_control() { c } else { '?' }).collect();
+    if clean.len() > BYTES_MAX { format!("{}..", &clean[..BYTES_MAX]) } else { clean }
+}
