@@ -92,8 +92,7 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
 /// The user of the command line as a client of the proxy.
 fn identity(upstream: &UpstreamConfig) -> Identity {
     let header = |name: &str, value: &str| (name.to_string(), value.as_bytes().to_vec());
-    let headers =
-        vec![header("x-clickhouse-user", &upstream.user), header("x-clickhouse-key", &upstream.password)];
+    let headers = vec![header("x-clickhouse-user", &upstream.user), header("x-clickhouse-key", &upstream.password)];
     Identity { headers, url_parameters: Vec::new() }
 }
 
@@ -129,10 +128,8 @@ fn as_json(explanation: &Explanation, original: &str) -> Value {
         Decision::NotAQuery => ("raw", Vec::new(), original, "not a SELECT".into()),
     };
     let lines = explanation.plan.as_ref().map(|plan| lines(plan, explanation)).unwrap_or_default();
-    let candidates: Vec<Value> = lines
-        .iter()
-        .map(|line| json!({ "view": line.view, "refusal": line.refusal, "rows": line.rows }))
-        .collect();
+    let candidates: Vec<Value> =
+        lines.iter().map(|line| json!({ "view": line.view, "refusal": line.refusal, "rows": line.rows })).collect();
     json!({ "decision": decision, "views": views, "sql": sql, "reason": reason, "candidates": candidates })
 }
 

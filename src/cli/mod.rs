@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 pub mod check;
 pub mod connect;
+pub mod explain;
 pub mod format;
 pub mod serve;
 
@@ -20,6 +21,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Check(check::Args),
+    Explain(explain::Args),
     Serve(serve::Args),
 }
 
@@ -46,6 +48,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome: Result<ExitCode, CliError> = match cli.command {
         Command::Check(args) => check::run(args),
+        Command::Explain(args) => explain::run(args),
         Command::Serve(args) => serve::run(args),
     };
     outcome.unwrap_or_else(|error| {
