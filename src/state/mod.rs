@@ -7,11 +7,20 @@
 //!
 //! One file per family. [`function`] finds the family of a storage type; what it does not know is *opaque*.
 
+mod arg;
+mod bitmap;
 mod carrier;
+mod hyperloglog;
 mod lane;
+mod list;
 mod pick;
 mod registry;
+mod reservoir;
+mod sketch;
+mod sum_map;
+mod tdigest;
 mod text;
+mod uniq;
 mod words;
 
 use crate::wire::{AggregateType, Bytes, Data, DataType, Reader, WireError};

@@ -1,9 +1,11 @@
 //! Which family a storage type belongs to.
 
+use super::arg::{Arg, Single};
 use super::pick::{Order, Pick, Rule};
+use super::sketch::{Sketch, Sketched};
 use super::text::{self, Text};
 use super::words::{Field, Form, Op, Words};
-use super::{Function, StateError};
+use super::{Function, StateError, bitmap, hyperloglog, list, reservoir, sum_map, tdigest, uniq};
 use crate::wire::{AggregateType, DataType};
 
 /// The merge function of a storage type, `SimpleAggregateFunction(..)` or `AggregateFunction(..)`.
@@ -74,10 +76,160 @@ pub(super) fn aggregate(type_: &AggregateType) -> Option<Box<dyn Function>> {
         let (width, order) = number(values.first()?)?;
         return Some(Box::new(Pick { type_name, rule, order, width, nullable, values: false }));
     }
-    let fields = words(name, &values)?;
-    // count of a Nullable counts the values that are not NULL: its state needs no flag.
-    let form = if nullable && name != "count" { Form::FlaggedStates } else { Form::States };
-    Some(Box::new(Words { type_name, fields, form }))
+    if let "argMin" | "argMax" = name {
+        let [result, value] = values.as_slice() else { return None };
+        let (result, value) = (single(result)?, single(value)?);
+        return Some(Box::new(Arg { type_name, is_max: name == "argMax", nullable, result, value }));
+    }
+    if let Some(fields) = words(name, &values) {
+        // count and sumCount of a Nullable count the values that are not NULL: their states need no flag.
+        let flagged = nullable && !matches!(name, "count" | "sumCount");
+        let form = if flagged { Form::FlaggedStates } else { Form::States };
+        return Some(Box::new(Words { type_name, fields, form }));
+    }
+    sketch(name, type_name, type_, &values, nullable)
+}
+
+fn sketch(
+    name: &str,
+    type_name: String,
+    type_: &AggregateType,
+    values: &[&DataType],
+    nullable: bool,
+) -> Option<Box<dyn Function>> {
+    fn boxed<S: Sketch + 'static>(type_name: String, form: S::Form, flagged: bool) -> Option<Box<dyn Function>> {
+        Some(Box::new(Sketched::<S> { type_name, form, flagged }))
+    }
+    let first = *values.first()?;
+    let parameter = type_.parameters.as_deref();
+    let width = number(first).map(|(width, _)| width);
+    match name {
+        "uniq" => boxed::<uniq::Uniq>(type_name, (), nullable),
+        "uniqExact" => set(type_name, exact_width(values), None, nullable),
+        "uniqCombined" | "uniqCombined64" => {
+            let precision = parameter.map_or(Some(UNIQ_COMBINED_PRECISION), |text| text.trim().parse().ok())?;
+            let wide = name == "uniqCombined64" || values.len() > 1 || !is_hashed_to_32_bits(first);
+            let form = hyperloglog::Form { precision, key_bits: if wide { 64 } else { 32 }, hll12: false };
+            (12..=20).contains(&precision).then(|| boxed::<hyperloglog::Counter>(type_name, form, nullable))?
+        }
+        "uniqHLL12" => {
+            let form = hyperloglog::Form { precision: 12, key_bits: 32, hll12: true };
+            boxed::<hyperloglog::Counter>(type_name, form, nullable)
+        }
+        "quantileTDigest" | "quantilesTDigest" | "quantileTDigestWeighted" | "quantilesTDigestWeighted" => {
+            boxed::<tdigest::TDigest>(type_name, (), nullable)
+        }
+        "quantile" | "quantiles" | "median" => match width? {
+            1 => boxed::<reservoir::Reservoir<u8>>(type_name, (), nullable),
+            2 => boxed::<reservoir::Reservoir<u16>>(type_name, (), nullable),
+            4 => boxed::<reservoir::Reservoir<u32>>(type_name, (), nullable),
+            8 => boxed::<reservoir::Reservoir<u64>>(type_name, (), nullable),
+            _ => None,
+        },
+        "quantileExact" | "quantilesExact" | "medianExact" => boxed::<list::List>(type_name, Some(width?), nullable),
+        // NULLs are left out of arrays, without a flag.
+        "groupArray" if parameter.is_none() => match first {
+            DataType::String => boxed::<list::List>(type_name, None, false),
+            _ => boxed::<list::List>(type_name, Some(plain_width(first)?), false),
+        },
+        "groupUniqArray" => {
+            let max = parameter.map(|text| text.trim().parse::<usize>()).transpose().ok()?;
+            match first {
+                DataType::String => boxed::<uniq::Strings>(type_name, max, false),
+                _ => set(type_name, plain_width(first), max, false),
+            }
+        }
+        "groupBitmap" => {
+            let signed = matches!(first, DataType::Int(_));
+            let width = width.filter(|width| *width <= 8 && matches!(first, DataType::Int(_) | DataType::UInt(_)))?;
+            boxed::<bitmap::Bitmap>(type_name, bitmap::Form { width, signed }, nullable)
+        }
+        "sumMap" => boxed::<sum_map::SumMap>(type_name, sum_map_form(type_)?, false),
+        _ => None,
+    }
+}
+
+/// The precision of `uniqCombined` without a parameter.
+const UNIQ_COMBINED_PRECISION: u32 = 17;
+
+fn set(type_name: String, width: Option<usize>, max: Option<usize>, flagged: bool) -> Option<Box<dyn Function>> {
+    Some(match width? {
+        1 => Box::new(Sketched::<uniq::Words<u8>> { type_name, form: max, flagged }),
+        2 => Box::new(Sketched::<uniq::Words<u16>> { type_name, form: max, flagged }),
+        4 => Box::new(Sketched::<uniq::Words<u32>> { type_name, form: max, flagged }),
+        8 => Box::new(Sketched::<uniq::Words<u64>> { type_name, form: max, flagged }),
+        16 => Box::new(Sketched::<uniq::Words<u128>> { type_name, form: max, flagged }),
+        32 => Box::new(Sketched::<uniq::Words<[u64; 4]>> { type_name, form: max, flagged }),
+        _ => return None,
+    })
+}
+
+/// Bytes of an element of uniqExact: numbers are kept as they are, everything else as a 128-bit hash.
+fn exact_width(values: &[&DataType]) -> Option<usize> {
+    match values {
+        [value] => match value {
+            DataType::Decimal { .. }
+            | DataType::DateTime64(_)
+            | DataType::Uuid
+            | DataType::String
+            | DataType::FixedString(_)
+            | DataType::Array(_)
+            | DataType::Tuple(_) => Some(16),
+            other => plain_width(other),
+        },
+        [] => None,
+        _ => Some(16),
+    }
+}
+
+/// Bytes of a value that arrays and sets hold as it is in memory. Of other types they hold a length and bytes.
+fn plain_width(value: &DataType) -> Option<usize> {
+    match value {
+        DataType::Int(_)
+        | DataType::UInt(_)
+        | DataType::Float32
+        | DataType::Float64
+        | DataType::Date
+        | DataType::Date32
+        | DataType::DateTime(_)
+        | DataType::Bool
+        | DataType::Ipv4
+        | DataType::Enum8(_)
+        | DataType::Enum16(_) => value.width(),
+        _ => None,
+    }
+}
+
+/// uniqCombined keeps the 32 low bits of the hash of numbers, and all 64 of strings.
+fn is_hashed_to_32_bits(value: &DataType) -> bool {
+    plain_width(value).is_some() || matches!(value, DataType::Uuid)
+}
+
+fn single(value: &DataType) -> Option<Single> {
+    match value {
+        DataType::String => Some(Single::String),
+        DataType::FixedString(width) => Some(Single::Fixed(*width, None)),
+        other => number(other).map(|(width, order)| Single::Fixed(width, Some(order))),
+    }
+}
+
+fn sum_map_form(type_: &AggregateType) -> Option<sum_map::Form> {
+    let (key, values) = match type_.arguments.as_slice() {
+        [DataType::Map(key, value)] => (key.as_ref(), vec![value.as_ref().clone()]),
+        [DataType::Array(key), values @ ..] if !values.is_empty() => {
+            let element = |value: &DataType| match value {
+                DataType::Array(element) => Some(element.as_ref().clone()),
+                _ => None,
+            };
+            (key.as_ref(), values.iter().map(element).collect::<Option<Vec<_>>>()?)
+        }
+        _ => return None,
+    };
+    let key_width = if *key == DataType::String { None } else { Some(plain_width(key)?) };
+    let sums = values.iter().map(sum).collect::<Option<Vec<_>>>()?;
+    // Decimals keep their own width here.
+    let is_decimal = values.iter().any(|value| matches!(value, DataType::Decimal { .. }));
+    (!is_decimal).then_some(sum_map::Form { key_width, sums })
 }
 
 /// The words of a state, for functions whose state is nothing else.
