@@ -7,3 +7,4 @@ mod support;
 
 mod embedded;
 mod ssb;
+mod state;

@@ -79,7 +79,13 @@ pub fn merge(inputs: Vec<Block>, layout: &Layout, options: &Options) -> Result<V
     let header: Vec<(String, DataType)> =
         inputs[0].columns.iter().map(|column| (column.name.clone(), column.type_.clone())).collect();
     let plan = KeyPlan::new(&inputs, layout.key_count);
-    let functions = layout.state_types.iter().map(state::function).collect::<Result<Vec<_>, _>>()?;
+    // Bare states say themselves what they are: their version may differ from that of the storage type.
+    let arrived = header[layout.key_count..].iter().zip(&layout.state_types);
+    let types = arrived.map(|((_, arrived), stored)| match arrived {
+        DataType::Aggregate(_) => arrived,
+        _ => stored,
+    });
+    let functions = types.map(state::function).collect::<Result<Vec<_>, _>>()?;
     let prepared = prepare(inputs, &plan, functions, layout.key_count, options.threads)?;
     let pieces = keys::dispatch(&plan, prepared, options)?;
     Ok(pieces

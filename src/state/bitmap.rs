@@ -38,7 +38,7 @@ impl Bitmap {
             Self::Small(values) => {
                 values.insert(value);
                 if values.len() > SMALL_MAX {
-                    self.to_large(form);
+                    self.enlarge(form);
                 }
             }
             Self::Narrow(bitmap) => drop(bitmap.insert(widen(form, value) as u32)),
@@ -46,7 +46,7 @@ impl Bitmap {
         }
     }
 
-    fn to_large(&mut self, form: Form) {
+    fn enlarge(&mut self, form: Form) {
         if let Self::Small(values) = self {
             let values = values.iter().map(|value| widen(form, *value));
             *self = if form.width == 8 {
@@ -105,7 +105,7 @@ impl Sketch for Bitmap {
                 }
             }
             Content::Bitmap(bytes) => {
-                self.to_large(*form);
+                self.enlarge(*form);
                 let malformed = |error: std::io::Error| reader.malformed(format!("not a roaring bitmap: {error}"));
                 match self {
                     Self::Narrow(bitmap) => *bitmap |= RoaringBitmap::deserialize_from(bytes).map_err(malformed)?,

@@ -103,13 +103,13 @@ impl Counter {
                     *is_small = false;
                     keys.insert(key);
                 } else {
-                    raise(self.to_ranks(form), form, key);
+                    raise(self.make_ranks(form), form, key);
                 }
             }
         }
     }
 
-    fn to_ranks(&mut self, form: Form) -> &mut Vec<u8> {
+    fn make_ranks(&mut self, form: Form) -> &mut Vec<u8> {
         if let Self::Set { keys, .. } = self {
             let mut ranks = vec![0; form.buckets()];
             keys.iter().for_each(|key| raise(&mut ranks, form, *key));
@@ -149,7 +149,7 @@ impl Sketch for Counter {
         let kind = read_kind(*form, reader)?;
         if kind == LARGE {
             let bytes = reader.take(form.counter_bytes())?;
-            let ranks = self.to_ranks(*form);
+            let ranks = self.make_ranks(*form);
             let width = form.rank_bits();
             for (bucket, rank) in ranks.iter_mut().enumerate() {
                 let bit = bucket * width;

@@ -108,7 +108,9 @@ fn sketch(
         "uniqExact" => set(type_name, exact_width(values), None, nullable),
         "uniqCombined" | "uniqCombined64" => {
             let precision = parameter.map_or(Some(UNIQ_COMBINED_PRECISION), |text| text.trim().parse().ok())?;
-            let wide = name == "uniqCombined64" || values.len() > 1 || !is_hashed_to_32_bits(first);
+            // Strings are kept with all 64 bits of their hash.
+            let is_string = matches!(values, [DataType::String | DataType::FixedString(_) | DataType::Ipv6]);
+            let wide = name == "uniqCombined64" || is_string;
             let form = hyperloglog::Form { precision, key_bits: if wide { 64 } else { 32 }, hll12: false };
             (12..=20).contains(&precision).then(|| boxed::<hyperloglog::Counter>(type_name, form, nullable))?
         }
@@ -200,11 +202,6 @@ fn plain_width(value: &DataType) -> Option<usize> {
     }
 }
 
-/// uniqCombined keeps the 32 low bits of the hash of numbers, and all 64 of strings.
-fn is_hashed_to_32_bits(value: &DataType) -> bool {
-    plain_width(value).is_some() || matches!(value, DataType::Uuid)
-}
-
 fn single(value: &DataType) -> Option<Single> {
     match value {
         DataType::String => Some(Single::String),
@@ -216,7 +213,8 @@ fn single(value: &DataType) -> Option<Single> {
 fn sum_map_form(type_: &AggregateType) -> Option<sum_map::Form> {
     let (key, values) = match type_.arguments.as_slice() {
         [DataType::Map(key, value)] => (key.as_ref(), vec![value.as_ref().clone()]),
-        [DataType::Array(key), values @ ..] if !values.is_empty() => {
+        // Version 0, which bare states over HTTP have, keeps sums in the arguments' own narrow types.
+        [DataType::Array(key), values @ ..] if !values.is_empty() && type_.version == Some(1) => {
             let element = |value: &DataType| match value {
                 DataType::Array(element) => Some(element.as_ref().clone()),
                 _ => None,

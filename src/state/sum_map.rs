@@ -5,7 +5,7 @@
 //! key:   value of fixed width, or varint length | bytes
 //! sum:   8 bytes (16, 32 of wide numbers), as of the function sum
 //! ```
-//! Written by ClickHouse 26.9 as version 1, which `FORMAT Native` and `CAST AS String` both use.
+//! Written by ClickHouse 26.9 as version 1, which `CAST AS String` uses.
 
 use std::collections::BTreeMap;
 
