@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::CliError;
 use super::connect::{ConnectArgs, read_config};
+use super::explain_offline as offline;
 use super::format::OutputFormat;
 use crate::config::UpstreamConfig;
 use crate::maintain::look::Coverage;
@@ -38,6 +39,12 @@ pub struct Args {
     /// Value of a {name:Type} parameter of the query; may be given several times
     #[arg(long = "param", value_name = "NAME=VALUE", value_parser = pair)]
     parameters: Vec<(String, String)>,
+    /// Plan without a server, by the CREATE TABLE statements of this file
+    ///
+    /// Every view counts as up to date. Storage tables and runs in the printed text are placeholders, and names of
+    /// unnamed columns are derived from the text.
+    #[arg(long, value_name = "FILE", conflicts_with = "upstream")]
+    schema: Option<PathBuf>,
     /// A setting that comes with the query; may be given several times
     #[arg(long = "setting", value_name = "NAME=VALUE", value_parser = pair)]
     settings: Vec<(String, String)>,
@@ -60,6 +67,10 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
         std::io::stdin().read_to_string(&mut sql).map_err(|e| CliError::Usage(format!("standard input: {e}")))?;
     }
     let views = args.connect.views_over(&config);
+    if let Some(schema) = &args.schema {
+        let explanation = offline::explain(&sql, schema, &views, &upstream.database, &args.settings)?;
+        return print(&explanation, &sql, args.format);
+    }
     let query = IncomingQuery {
         sql,
         database: Some(upstream.database.clone()),
@@ -82,9 +93,13 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
         let accelerator = Accelerator::connect(upstream, client, catalog).await.map_err(CliError::failed)?;
         Ok::<_, CliError>(accelerator.explain(&query).await)
     })?;
-    match args.format {
-        OutputFormat::Text => print_text(&explanation, &query.sql),
-        OutputFormat::Json => println!("{:#}", as_json(&explanation, &query.sql)),
+    print(&explanation, &query.sql, args.format)
+}
+
+fn print(explanation: &Explanation, sql: &str, format: OutputFormat) -> Result<ExitCode, CliError> {
+    match format {
+        OutputFormat::Text => print_text(explanation, sql),
+        OutputFormat::Json => println!("{:#}", as_json(explanation, sql)),
     }
     Ok(ExitCode::SUCCESS)
 }

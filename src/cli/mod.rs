@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 pub mod check;
 pub mod connect;
 pub mod explain;
+mod explain_offline;
 pub mod format;
 pub mod serve;
 

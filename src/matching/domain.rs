@@ -18,6 +18,8 @@ pub enum Kind {
     Int,
     /// String, by bytes, as ClickHouse compares.
     Text,
+    /// FixedString: by bytes, zeros at the end do not count.
+    Padded,
     /// Date: days since 1970-01-01.
     Date,
 }
@@ -274,6 +276,7 @@ pub fn bare_type(type_name: &str) -> &str {
 fn kind_of_type(type_name: &str) -> Option<Kind> {
     match bare_type(type_name) {
         "String" => Some(Kind::Text),
+        fixed if fixed.starts_with("FixedString(") => Some(Kind::Padded),
         "Date" => Some(Kind::Date),
         "UInt8" | "UInt16" | "UInt32" | "UInt64" | "Int8" | "Int16" | "Int32" | "Int64" => Some(Kind::Int),
         _ => None,
@@ -286,6 +289,10 @@ fn point(constant: &Expr, kind: Kind) -> Option<Point> {
         (Expr::Literal(literal), _) => match (&literal.value, kind) {
             (Value::Int(n), Kind::Int) => Some(Point::Number(*n)),
             (Value::Text(text), Kind::Text) => Some(Point::Text(text.clone())),
+            (Value::Text(text), Kind::Padded) => {
+                let length = text.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
+                Some(Point::Text(text[..length].to_vec()))
+            }
             (Value::Text(text), Kind::Date) => days_from_text(text).map(Point::Number),
             _ => None,
         },

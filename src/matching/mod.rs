@@ -10,6 +10,7 @@ pub mod buckets;
 pub mod derive;
 pub mod domain;
 pub mod matcher;
+pub mod names;
 pub mod normal;
 pub mod plan;
 pub mod refusal;

@@ -4,6 +4,7 @@
 //! expressions from prepared tokens ([`expression`]); trees are written back by [`render`], never by sqlparser, whose
 //! printed SQL is not valid ClickHouse.
 
+pub mod ddl;
 pub mod expression;
 pub mod functions;
 pub mod lexer;
