@@ -1,6 +1,9 @@
 //! The benchmark's data: the same rows every time, with the sizes and distributions of the paper, and no empty query.
 
+use std::path::Path;
+
 use tributary::ssb::{self, QUERIES, Scale};
+use tributary::views;
 
 use crate::support::Database;
 
@@ -33,6 +36,17 @@ async fn data_of_the_same_scale_is_kept_of_another_replaced_and_of_others_refuse
     let error = ssb::ensure(&other.upstream(), Scale::new(0.01).unwrap(), &mut progress).await.unwrap_err().to_string();
     assert!(error.contains(&other.name) && error.contains("lineorder"), "{error}");
     assert_eq!(other.sql("SELECT count() FROM lineorder"), "0\n");
+}
+
+#[tokio::test]
+async fn the_views_that_come_with_it_are_in_order() {
+    let database = generated("ssb_views", 0.01).await;
+    let loaded = views::declaration::load(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/views")));
+    assert!(loaded.problems.is_empty(), "{:?}", loaded.problems);
+    let catalog = views::catalog::resolve(&database.upstream(), loaded.declarations).await.unwrap();
+    let problems: Vec<String> = catalog.problems.iter().map(ToString::to_string).collect();
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+    assert_eq!(catalog.views.len(), 13);
 }
 
 /// Rows and a checksum that does not depend on their order.
