@@ -71,7 +71,7 @@ impl Clients {
         };
         let sql = format!(
             "SELECT currentUser() AS user, currentDatabase() AS database, enabledRoles() AS roles, \
-             (SELECT groupArray(name) FROM system.settings WHERE changed) AS settings, {temporary} AS temporary_tables \
+             groupArray(name) AS settings, {temporary} AS temporary_tables FROM system.settings WHERE changed \
              FORMAT JSONEachRow"
         );
         let answer = self.upstream.probe(&query.identity, session, &sql, &[]).await?;
