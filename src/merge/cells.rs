@@ -1,6 +1,7 @@
 //! A table of groups: an index from keys to group numbers, and one table of states per column.
 
 use super::hash::Space;
+use super::opaque::Unmerged;
 use super::{States, keys::Finished};
 use crate::state::{LaneSlice, Run, StateError, Table, Word};
 
@@ -73,15 +74,19 @@ impl<K: Word> Index<K> {
 /// Groups and their states.
 pub(crate) struct Cells<'a, K> {
     index: Index<K>,
+    /// One per state column that is merged, in order.
     tables: Vec<Box<dyn Table>>,
+    unmerged: Unmerged,
     states: &'a States,
     groups: Vec<u32>,
 }
 
 impl<'a, K: Word> Cells<'a, K> {
     pub fn new(states: &'a States) -> Self {
-        let tables = states.functions.iter().map(|function| function.table()).collect();
-        Self { index: Index::new(), tables, states, groups: Vec::new() }
+        let functions = states.columns.iter().filter_map(|column| column.kind.as_ref().ok());
+        let tables: Vec<_> = functions.map(|function| function.table()).collect();
+        let unmerged = Unmerged::new(states.columns.len() - tables.len());
+        Self { index: Index::new(), tables, unmerged, states, groups: Vec::new() }
     }
 
     /// Makes room for `groups` groups in empty cells.
@@ -99,19 +104,55 @@ impl<'a, K: Word> Cells<'a, K> {
         self.groups.clear();
         self.index.assign(space, keys, &mut self.groups);
         let count = self.index.len();
-        for (column, table) in self.tables.iter_mut().enumerate() {
-            table.resize(count);
-            let lanes = &lanes[self.states.lanes[column].clone()];
-            table.merge(&Run { groups: &self.groups, lanes, sources: &self.states.sources[column] })?;
+        let mut tables = self.tables.iter_mut();
+        let mut opaque = 0;
+        for column in &self.states.columns {
+            let lanes = &lanes[column.lanes.clone()];
+            match &column.kind {
+                Ok(_) => {
+                    let Some(table) = tables.next() else { unreachable!("every merged column has a table") };
+                    table.resize(count);
+                    table.merge(&Run { groups: &self.groups, lanes, sources: &column.sources })?;
+                }
+                Err(_) => {
+                    self.unmerged.push(&self.groups, opaque, &lanes[0]);
+                    opaque += 1;
+                }
+            }
         }
         Ok(())
     }
 
     /// Keys and states of all groups; the cells are left empty.
     pub fn finish(&mut self) -> Finished<K> {
-        let keys = std::mem::take(&mut self.index.keys);
+        let mut keys = std::mem::take(&mut self.index.keys);
         self.index.reset(0);
-        let states = self.tables.iter_mut().zip(&self.states.sources).map(|(table, sources)| table.finish(sources));
-        Finished { keys, states: states.collect() }
+        let rows = self.states.has_opaque().then(|| self.unmerged.rows(keys.len()));
+        let mut tables = self.tables.iter_mut();
+        let mut opaque = 0;
+        let mut states = Vec::with_capacity(self.states.columns.len());
+        for column in &self.states.columns {
+            states.push(match (&column.kind, &rows) {
+                (Ok(function), rows) => {
+                    let merged = tables.next().map(|table| table.finish(&column.sources));
+                    match (merged, rows) {
+                        (Some(merged), Some(rows)) => rows.fill(function.as_ref(), merged),
+                        (Some(merged), None) => merged,
+                        (None, _) => unreachable!("every merged column has a table"),
+                    }
+                }
+                (Err(form), Some(rows)) => {
+                    opaque += 1;
+                    self.unmerged.column(opaque - 1, form, &column.sources, rows)
+                }
+                (Err(_), None) => unreachable!("an opaque column has rows"),
+            });
+        }
+        if let Some(rows) = rows {
+            let rest: Vec<K> = rows.rest_groups.iter().map(|group| keys[*group as usize]).collect();
+            keys.extend(rest);
+            self.unmerged.clear();
+        }
+        Finished { keys, states }
     }
 }

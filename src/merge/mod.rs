@@ -11,6 +11,7 @@
 mod cells;
 mod hash;
 mod keys;
+mod opaque;
 mod parallel;
 mod radix;
 mod scatter;
@@ -29,7 +30,8 @@ use keys::KeyPlan;
 pub struct Layout {
     pub key_count: usize,
     /// Storage types of the states: `SimpleAggregateFunction(..)` or `AggregateFunction(..)`. States of the latter may
-    /// arrive as `String` columns (see `state::carrier`). Functions that `state::function` does not know are opaque.
+    /// arrive as `String` columns (see `state::carrier`). Functions that `state::function` does not know are opaque: every
+    /// row keeps its own state, so that a key comes out in as many rows as it came in.
     pub state_types: Vec<DataType>,
 }
 
@@ -68,12 +70,12 @@ pub enum MergeError {
     Limit { what: &'static str, value: usize, limit: usize },
 }
 
-/// Merges blocks of the same columns into blocks in which every key occurs once. Names and types of the columns are
-/// those of the first block. With an opaque state in the layout nothing is merged, and the inputs come back.
+/// Merges blocks of the same columns into blocks in which every key occurs once (more often beside opaque states).
+/// Names and types of the columns are those of the first block.
 pub fn merge(inputs: Vec<Block>, layout: &Layout, options: &Options) -> Result<Vec<Block>, MergeError> {
     let inputs: Vec<Block> = inputs.into_iter().filter(|block| block.rows > 0).collect();
     check_layout(&inputs, layout)?;
-    if inputs.is_empty() || !layout.state_types.iter().all(state::is_mergeable) {
+    if inputs.is_empty() {
         return Ok(inputs);
     }
     let header: Vec<(String, DataType)> =
@@ -85,7 +87,7 @@ pub fn merge(inputs: Vec<Block>, layout: &Layout, options: &Options) -> Result<V
         DataType::Aggregate(_) => arrived,
         _ => stored,
     });
-    let functions = types.map(state::function).collect::<Result<Vec<_>, _>>()?;
+    let functions = types.map(|type_| state::function(type_).ok()).collect();
     let prepared = prepare(inputs, &plan, functions, layout.key_count, options.threads)?;
     let pieces = keys::dispatch(&plan, prepared, options)?;
     Ok(pieces
@@ -137,19 +139,33 @@ pub(crate) struct Prepared {
     arenas: Vec<Bytes>,
 }
 
-/// The state columns of a merge: functions, where their lanes are, and the buffers that references point into.
+/// The state columns of a merge.
 pub(crate) struct States {
-    functions: Vec<Box<dyn Function>>,
-    /// Lanes of each column.
-    lanes: Vec<std::ops::Range<usize>>,
-    /// `[column][batch]`; empty for columns without references.
-    sources: Vec<Vec<Bytes>>,
+    columns: Vec<StateColumn>,
 }
+
+pub(crate) struct StateColumn {
+    /// How states are merged, or the form of opaque ones.
+    kind: Result<Box<dyn Function>, opaque::Form>,
+    /// Where the column's lanes are among all lanes.
+    lanes: std::ops::Range<usize>,
+    /// By batch, the buffers that references point into; empty without references.
+    sources: Vec<Bytes>,
+}
+
+impl States {
+    fn has_opaque(&self) -> bool {
+        self.columns.iter().any(|column| column.kind.is_err())
+    }
+}
+
+/// Lanes of one column of one batch, and what references in them point into.
+type Taken = (Split, Option<opaque::Form>);
 
 fn prepare(
     inputs: Vec<Block>,
     plan: &KeyPlan,
-    functions: Vec<Box<dyn Function>>,
+    functions: Vec<Option<Box<dyn Function>>>,
     key_count: usize,
     threads: usize,
 ) -> Result<Prepared, MergeError> {
@@ -161,36 +177,50 @@ fn prepare(
         |(), (number, mut block)| {
             let states = block.columns.split_off(key_count);
             let keys = plan.pack(number, &block);
-            let splits = functions.iter().zip(states).map(|(function, column)| function.split(column.data));
-            Ok::<_, MergeError>((keys, splits.collect::<Result<Vec<_>, _>>()?))
+            let taken = functions.iter().zip(states).map(|(function, column)| match function {
+                Some(function) => Ok((function.split(column.data)?, None)),
+                None => {
+                    let (form, values) = opaque::Form::take(column.data);
+                    Ok((Split::Rows { values, absent: None }, Some(form)))
+                }
+            });
+            Ok::<_, MergeError>((keys, taken.collect::<Result<Vec<Taken>, StateError>>()?))
         },
     )?;
-    let mut prepared = Prepared {
-        keys: Vec::new(),
-        lanes: Vec::new(),
-        states: States { lanes: Vec::new(), sources: functions.iter().map(|_| Vec::new()).collect(), functions },
-        arenas: Vec::new(),
-    };
-    for (batch, ((keys, arena), splits)) in batches.into_iter().enumerate() {
-        prepared.keys.push(keys);
-        prepared.arenas.push(arena);
+    let mut columns: Vec<(Option<Box<dyn Function>>, StateColumn)> = functions
+        .into_iter()
+        .map(|function| {
+            let column = StateColumn { kind: Err(opaque::Form::Bytes), lanes: 0..0, sources: Vec::new() };
+            (function, column)
+        })
+        .collect();
+    let mut prepared = (Vec::new(), Vec::new(), Vec::new());
+    for (batch, ((keys, arena), taken)) in batches.into_iter().enumerate() {
+        prepared.0.push(keys);
+        prepared.1.push(arena);
         let mut lanes = Vec::new();
-        let mut ranges = Vec::new();
-        for (column, split) in splits.into_iter().enumerate() {
+        for ((split, form), (_, column)) in taken.into_iter().zip(&mut columns) {
             let first = lanes.len();
             match split {
                 Split::Lanes(words) => lanes.extend(words),
                 Split::Rows { values, absent } => {
                     lanes.push(Lane::W8(references(batch, values.len(), absent.as_deref())));
-                    prepared.states.sources[column].push(values);
+                    column.sources.push(values);
                 }
             }
-            ranges.push(first..lanes.len());
+            column.lanes = first..lanes.len();
+            if let Some(form) = form {
+                column.kind = Err(form);
+            }
         }
-        prepared.lanes.push(lanes);
-        prepared.states.lanes = ranges;
+        prepared.2.push(lanes);
     }
-    Ok(prepared)
+    let columns = columns.into_iter().map(|(function, column)| match function {
+        Some(function) => StateColumn { kind: Ok(function), ..column },
+        None => column,
+    });
+    let (keys, arenas, lanes) = prepared;
+    Ok(Prepared { keys, lanes, states: States { columns: columns.collect() }, arenas })
 }
 
 fn references(batch: usize, rows: usize, absent: Option<&[u8]>) -> Vec<u64> {

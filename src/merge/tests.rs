@@ -194,11 +194,29 @@ fn many_rows_in_many_morsels_merge_to_the_same() {
 }
 
 #[test]
-fn an_opaque_state_leaves_the_inputs_as_they_are() {
-    let states = Data::Bytes([b"x".as_slice(), b"y"].into_iter().collect());
-    let input = block(vec![("UInt8", Data::W1(vec![1, 1])), ("String", states)]);
-    let layout = Layout { key_count: 1, state_types: vec![type_("AggregateFunction(topK(3), String)")] };
-    assert_eq!(merge(vec![input.clone()], &layout, &Options::default()).unwrap(), vec![input]);
+fn opaque_states_stay_one_by_one_beside_merged_ones() {
+    let input = |keys: &[u8], opaque: &[&str], sums: &[u64], least: &[u8]| {
+        block(vec![
+            ("UInt8", Data::W1(keys.to_vec())),
+            ("String", Data::Bytes(opaque.iter().map(|state| state.as_bytes()).collect())),
+            ("SimpleAggregateFunction(sum, UInt64)", Data::W8(sums.to_vec())),
+            ("SimpleAggregateFunction(min, UInt8)", Data::W1(least.to_vec())),
+        ])
+    };
+    let inputs = vec![input(&[1, 2], &["a", "b"], &[1, 2], &[7, 8]), input(&[1, 1], &["c", "d"], &[10, 100], &[5, 9])];
+    let layout = Layout {
+        key_count: 1,
+        state_types: ["AggregateFunction(topK(3), String)", "SimpleAggregateFunction(sum, UInt64)"]
+            .into_iter()
+            .chain(["SimpleAggregateFunction(min, UInt8)"])
+            .map(type_)
+            .collect(),
+    };
+    let expected = input(&[1, 1, 1, 2], &["a", "c", "d", "b"], &[111, 0, 0, 2], &[5, 5, 5, 8]);
+    for strategy in STRATEGIES {
+        let merged = merge(inputs.clone(), &layout, &Options { threads: 2, strategy }).unwrap();
+        assert_eq!(rows(&merged), rows(std::slice::from_ref(&expected)), "{strategy:?}");
+    }
 }
 
 #[test]

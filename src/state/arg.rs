@@ -113,6 +113,10 @@ impl Function for Arg {
         Ok(Split::Rows { values, absent: Some(absent) })
     }
 
+    fn is_idempotent(&self) -> bool {
+        true
+    }
+
     fn table(&self) -> Box<dyn Table> {
         Box::new(ArgTable { picked: Vec::new(), form: self.clone() })
     }

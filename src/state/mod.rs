@@ -61,6 +61,11 @@ pub trait Function: Send + Sync {
 
     /// An empty table of states.
     fn table(&self) -> Box<dyn Table>;
+
+    /// Whether merging a state a second time changes nothing, as with min and any.
+    fn is_idempotent(&self) -> bool {
+        false
+    }
 }
 
 /// States by group number.

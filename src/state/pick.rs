@@ -134,6 +134,10 @@ impl Function for Pick {
         }))
     }
 
+    fn is_idempotent(&self) -> bool {
+        true
+    }
+
     fn table(&self) -> Box<dyn Table> {
         match self.width {
             1 => self.table_of::<u8>(),

@@ -123,6 +123,10 @@ impl Function for Text {
         Ok(Split::Rows { values: states, absent: Some(absent) })
     }
 
+    fn is_idempotent(&self) -> bool {
+        true
+    }
+
     fn table(&self) -> Box<dyn Table> {
         Box::new(TextTable { picked: Vec::new(), form: self.clone() })
     }
