@@ -6,5 +6,6 @@
 mod support;
 
 mod embedded;
+mod http_relay;
 mod ssb;
 mod state;

@@ -11,6 +11,8 @@ pub enum Decider {
     /// No views: a plain proxy.
     PassThrough,
     Views(Arc<Keeper>),
+    /// A fixed rule, for tests of the relay itself.
+    Rule(fn(&IncomingQuery) -> Decision),
 }
 
 impl Decider {
@@ -18,6 +20,7 @@ impl Decider {
         match self {
             Decider::PassThrough => Decision::Raw { reason: "no views".into() },
             Decider::Views(keeper) => keeper.decide(query).await,
+            Decider::Rule(rule) => rule(&query),
         }
     }
 }
