@@ -6,6 +6,7 @@
 mod support;
 
 mod embedded;
+mod http_live;
 mod http_relay;
 mod ssb;
 mod state;

@@ -352,6 +352,6 @@ impl Request {
     }
 
     fn outgoing(&self, bytes: Vec<u8>, rest: Body) -> Outgoing {
-        Outgoing { bytes, rest, is_head: self.head.method() == b"HEAD", keeps_alive: self.head.keeps_alive() }
+        Outgoing { bytes, rest, is_head: self.head.method() == b"HEAD" }
     }
 }

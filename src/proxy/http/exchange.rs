@@ -54,7 +54,6 @@ pub struct Outgoing {
     pub rest: Body,
     /// HEAD: the answer has no body.
     pub is_head: bool,
-    pub keeps_alive: bool,
 }
 
 /// What is done to the answer.
@@ -86,7 +85,7 @@ pub async fn exchange(client: &mut Peer, upstream: &mut Peer, outgoing: &mut Out
         Ok(head) => head,
         Err(ended) => return ended,
     };
-    let stays = head.keeps_alive() && progress.is_clean() && outgoing.keeps_alive;
+    let stays = head.keeps_alive() && progress.is_clean();
     let upstream_stays = (stays && upstream.buffer.is_empty()).then(|| head.keep_alive.unwrap_or_default());
     Ended::Complete { client_stays: stays, upstream_stays }
 }
