@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tributary::embedded::{Options, Server, StartError};
+use tributary::embedded::{Engine, Options, Server, StartError};
 
 use crate::support::{Database, alive, ask, folder, server, signal, sql};
 
@@ -71,6 +71,35 @@ fn data_outlives_a_stop_and_the_folder_has_one_owner() {
     assert!(!alive(pid), "a stopped server is gone when stop returns");
     let second = Server::start(&options).unwrap();
     assert_eq!(ask(&second.http_url(), "SELECT count() FROM kept").unwrap(), "2\n");
+}
+
+/// A program that takes the arguments of the `clickhouse` program and runs the same engine: what a binary on PATH goes
+/// through, on a machine without one.
+fn binary() -> Engine {
+    let Engine::Wheel { python } = Engine::obtain(|_| {}).unwrap() else {
+        return Engine::obtain(|_| {}).unwrap();
+    };
+    let program = folder("program").join("clickhouse");
+    std::fs::create_dir_all(program.parent().unwrap()).unwrap();
+    let serve = "import os; from chdb import _chdb; _chdb.query('SYSTEM START LISTEN TCP; SYSTEM START LISTEN HTTP; \
+        SELECT sleepEachRow(1) FROM numbers(1000000) SETTINGS max_block_size = 1 FORMAT Null', 'TabSeparated', path='data')";
+    let script = format!(
+        "#!/bin/sh\n[ \"$1 $2\" = 'server --config-file' ] && [ -f \"$3\" ] && mkdir -p data && exec {} -I -c \"{serve}\"\n",
+        python.display()
+    );
+    // By another process: a file that this one had open for writing may not be run while others start.
+    let write = "printf %s \"$1\" >\"$0\" && chmod +x \"$0\"";
+    assert!(Command::new("sh").args(["-c", write]).arg(&program).arg(script).status().unwrap().success());
+    Engine::Binary { program, version: "26.9".into() }
+}
+
+#[test]
+fn a_clickhouse_program_runs_as_the_wheel_does() {
+    let server = Server::start_engine(&binary(), &small("program_data")).unwrap();
+    let pid = server.pid().unwrap();
+    assert_eq!(ask(&server.http_url(), "SELECT 1").unwrap(), "1\n");
+    server.stop();
+    assert!(!alive(pid));
 }
 
 #[test]

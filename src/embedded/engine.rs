@@ -1,5 +1,6 @@
 //! Which ClickHouse runs: a `clickhouse` program on PATH, else the engine inside Python's chdb-core.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,7 +24,7 @@ pub enum Engine {
 impl Engine {
     /// Finds an engine, or makes the private Python environment (once per machine and user, under a lock).
     pub fn obtain(notice: fn(&str)) -> Result<Self, StartError> {
-        let binary = match Self::on_path() {
+        let binary = match Self::on_path(&std::env::var_os("PATH").unwrap_or_default()) {
             Ok(engine) => return Ok(engine),
             Err(reason) => reason,
         };
@@ -33,10 +34,9 @@ impl Engine {
         }
     }
 
-    /// The `clickhouse` program on PATH, or why it is not taken.
-    fn on_path() -> Result<Self, String> {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let program = std::env::split_paths(&path)
+    /// The first `clickhouse` program in the folders of `path`, or why it is not taken.
+    fn on_path(path: &OsStr) -> Result<Self, String> {
+        let program = std::env::split_paths(path)
             .map(|folder| folder.join("clickhouse"))
             .find(|candidate| candidate.is_file())
             .ok_or("none on PATH")?;
@@ -92,12 +92,30 @@ fn version(text: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
-    use super::version;
+    use super::*;
 
     #[test]
     fn versions_are_read_from_what_the_program_prints() {
         assert_eq!(version("ClickHouse local version 26.9.2.1 (official build)."), Some((26, 9)));
         assert_eq!(version("ClickHouse client version 18.16.1."), Some((18, 16)));
         assert_eq!(version("usage: clickhouse local"), None);
+    }
+
+    #[test]
+    fn a_program_on_path_is_taken_unless_it_is_too_old() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().as_os_str();
+        assert_eq!(Engine::on_path(path).unwrap_err(), "none on PATH");
+        let program = folder.path().join("clickhouse");
+        let print = |text: &str| {
+            // By another process: a file that this one had open for writing may not be run while others start.
+            let write = format!("printf '#!/bin/sh\\necho \"%s\"\\n' '{text}' >\"$0\"; chmod +x \"$0\"");
+            assert!(Command::new("sh").arg("-c").arg(write).arg(&program).status().unwrap().success());
+            Engine::on_path(path)
+        };
+        let found = print("ClickHouse local version 25.3.1.1 (official build).").unwrap();
+        assert_eq!(found, Engine::Binary { program: program.clone(), version: "25.3".into() });
+        assert!(print("ClickHouse client version 18.16.1.").unwrap_err().contains("older than 24.8"));
+        assert!(print("hello").unwrap_err().contains("does not tell its version"));
     }
 }
