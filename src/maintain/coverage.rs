@@ -135,9 +135,8 @@ impl fmt::Display for Change {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Staleness {
+    /// Nothing was built for this definition of the view.
     NeverBuilt,
-    /// The declaration was changed, and the view not rebuilt since.
-    OtherDefinition,
     SourceMissing {
         table: String,
     },
@@ -178,7 +177,6 @@ impl fmt::Display for Staleness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Staleness::NeverBuilt => write!(f, "never built"),
-            Staleness::OtherDefinition => write!(f, "built for an earlier definition of the view"),
             Staleness::SourceMissing { table } => write!(f, "table {table} does not exist"),
             Staleness::SourceReplaced { table } => write!(f, "{table} is another table than when the view was built"),
             Staleness::ColumnChanged { table, column } => write!(f, "column {column} of {table} was altered"),

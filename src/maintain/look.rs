@@ -135,6 +135,7 @@ struct Waiting {
 #[derive(Default)]
 struct Memory {
     definitions: Definitions,
+    /// By storage table.
     manifests: HashMap<String, Known>,
     looks: HashMap<String, Arc<Look>>,
 }
@@ -257,7 +258,7 @@ impl Shared {
         if self.ask_manifests(&stale, MANIFEST_AGE_STALE).await? {
             coverages = self.judge(&targets, &seen);
         }
-        if self.wants_hashes(&coverages) {
+        if self.wants_hashes(&targets, &coverages) {
             seen.parts = self.observer.parts(&listed, true).await?;
             coverages = self.judge(&targets, &seen);
             self.bring_forward(&targets, &seen, &coverages);
@@ -272,10 +273,10 @@ impl Shared {
         let ask: Vec<(&str, u64)> = {
             let memory = lock(&self.memory);
             let old = |known: &Known| known.asked_at.elapsed() >= age;
-            let known = |target: &Target| memory.manifests.get(&target.view);
+            let known = |target: &Target| memory.manifests.get(&target.storage);
             let ask = targets.iter().filter(|target| known(target).is_none_or(old));
             let version = |known: &Known| known.manifest.as_ref().map(|manifest| manifest.version);
-            ask.map(|target| (target.view.as_str(), known(target).and_then(version).unwrap_or(0))).collect()
+            ask.map(|target| (target.storage.as_str(), known(target).and_then(version).unwrap_or(0))).collect()
         };
         if ask.is_empty() {
             return Ok(false);
@@ -283,13 +284,13 @@ impl Shared {
         let newer = if self.store.exists().await? { self.store.newer(&ask).await? } else { Vec::new() };
         let any = !newer.is_empty();
         let mut memory = lock(&self.memory);
-        for (view, _) in ask {
-            let known = memory.manifests.entry(view.to_string());
+        for (storage, _) in ask {
+            let known = memory.manifests.entry(storage.to_string());
             known.or_insert(Known { manifest: None, asked_at, hashed_at: None }).asked_at = asked_at;
         }
         for manifest in newer {
-            let view = manifest.view.clone();
-            memory.manifests.insert(view, Known { manifest: Some(manifest), asked_at, hashed_at: None });
+            let storage = manifest.storage.clone();
+            memory.manifests.insert(storage, Known { manifest: Some(manifest), asked_at, hashed_at: None });
         }
         Ok(any)
     }
@@ -326,7 +327,7 @@ impl Shared {
     fn judge(&self, targets: &[&Target], seen: &Seen) -> HashMap<String, Coverage> {
         let memory = lock(&self.memory);
         let judge = |target: &&Target| {
-            let coverage = match memory.manifests.get(&target.view) {
+            let coverage = match memory.manifests.get(&target.storage) {
                 Some(known) => judge(target, known, seen, &memory.definitions),
                 None => Coverage::Stale(Staleness::NeverBuilt),
             };
@@ -336,18 +337,21 @@ impl Shared {
     }
 
     /// Whether the contents of parts may still prove what their names alone did not.
-    fn wants_hashes(&self, coverages: &HashMap<String, Coverage>) -> bool {
+    fn wants_hashes(&self, targets: &[&Target], coverages: &HashMap<String, Coverage>) -> bool {
         let mut memory = lock(&self.memory);
-        coverages.iter().any(|(view, coverage)| {
-            let Coverage::Stale(Staleness::Partition { change, .. }) = coverage else { return false };
-            let Some(known) = memory.manifests.get_mut(view) else { return false };
-            let due = known.hashed_at.is_none_or(|at| at.elapsed() >= HASHES_AGE_MIN);
+        let mut any = false;
+        for target in targets {
+            let Some(Coverage::Stale(Staleness::Partition { change, .. })) = coverages.get(&target.view) else {
+                continue;
+            };
+            let Some(known) = memory.manifests.get_mut(&target.storage) else { continue };
             let may_help = matches!(change, Change::Unproven { .. } | Change::Mutated { .. });
-            if due && may_help {
+            if may_help && known.hashed_at.is_none_or(|at| at.elapsed() >= HASHES_AGE_MIN) {
                 known.hashed_at = Some(Instant::now());
+                any = true;
             }
-            due && may_help
-        })
+        }
+        any
     }
 
     /// For views that contents proved to be covered: what was seen is from now on what their runs are known to hold.
@@ -358,7 +362,7 @@ impl Shared {
             matches!(coverages.get(&target.view), Some(Coverage::Covered(Covered { manual: false, .. })))
         };
         for target in targets.iter().filter(proved) {
-            let known = memory.manifests.get_mut(&target.view).and_then(|known| known.manifest.as_mut());
+            let known = memory.manifests.get_mut(&target.storage).and_then(|known| known.manifest.as_mut());
             for (used, record) in target.sources.iter().zip(known.into_iter().flat_map(|known| &mut known.body.sources))
             {
                 if let Ok(seen) = source_seen(used, seen, &memory.definitions) {
@@ -379,8 +383,8 @@ type Definitions = HashMap<TableName, (TableRow, Arc<Definition>)>;
 
 fn judge(target: &Target, known: &Known, seen: &Seen, definitions: &Definitions) -> Coverage {
     let Some(manifest) = &known.manifest else { return Coverage::Stale(Staleness::NeverBuilt) };
-    if manifest.storage != target.storage || manifest.body.sources.len() != target.sources.len() {
-        return Coverage::Stale(Staleness::OtherDefinition);
+    if manifest.body.sources.len() != target.sources.len() {
+        return Coverage::Stale(Staleness::NeverBuilt);
     }
     let storage = storage_table(&manifest.storage);
     if let Some(damage) = storage_damage(manifest, seen.parts.get(&storage)) {

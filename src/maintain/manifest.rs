@@ -1,9 +1,11 @@
 //! The record of what a view's runs hold, kept in ClickHouse itself: `tributary.manifest`, one row per commit, the
-//! latest version of a view in force. Sidecars keep no state of their own.
+//! latest version of a storage table in force. Sidecars keep no state of their own. A storage table stands for one
+//! definition of a view, so that views of the same name in different databases, or an old and a new definition, do not
+//! meet.
 //!
 //! A commit names its predecessor, and loses when another commit of the same predecessor came first. ClickHouse has no
 //! transactions to do that with, but it drops an insert whose deduplication token it knows, atomically with the
-//! commit of the part (`MergeTreeSink`, `MergeTreeDeduplicationLog`). So the token of a commit is view and version, and
+//! commit of the part (`MergeTreeSink`, `MergeTreeDeduplicationLog`). So the token of a commit is table and version, and
 //! whoever reads his own commit id back has won.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,11 +31,12 @@ const DEDUPLICATION_WINDOW: u32 = 10_000;
 /// One commit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Manifest {
+    /// Name of the storage table within [`DATABASE`].
+    pub storage: String,
+    /// The view's name, for people.
     pub view: String,
     /// Counts from 1.
     pub version: u64,
-    /// Name of the storage table within [`DATABASE`].
-    pub storage: String,
     /// Tells two commits of the same version apart; only one of them was taken.
     pub commit: String,
     /// Unix milliseconds by ClickHouse's clock.
@@ -71,6 +74,7 @@ pub struct Retired {
     /// Unix milliseconds by ClickHouse's clock.
     pub since_ms: u64,
     /// Left by a rebuild that died: no query ever read it, and it must never be committed.
+    #[serde(default)]
     pub abandoned: bool,
 }
 
@@ -79,8 +83,10 @@ impl Body {
         self.runs.iter().map(|run| run.rows).sum()
     }
 
-    pub fn has_abandoned(&self, run: u64) -> bool {
-        self.retired.iter().any(|retired| retired.abandoned && retired.run == Some(run))
+    /// Whether a commit with this run was taken, be it that a later one has replaced the run already.
+    pub fn has_seen(&self, run: u64) -> bool {
+        let retired = |retired: &Retired| retired.run == Some(run) && !retired.abandoned;
+        self.runs.iter().any(|live| live.id == run) || self.retired.iter().any(retired)
     }
 }
 
@@ -97,16 +103,16 @@ pub enum ManifestError {
     #[error(transparent)]
     Upstream(#[from] UpstreamError),
     #[error(
-        "version {version} of view {view} in {TABLE} is not understood ({message}); was it written by a newer Tributary?"
+        "version {version} of {storage} in {TABLE} is not understood ({message}); was it written by a newer Tributary?"
     )]
-    Body { view: String, version: u64, message: String },
+    Body { storage: String, version: u64, message: String },
 }
 
 #[derive(Serialize, Deserialize)]
 struct Row {
+    storage: String,
     view: String,
     version: u64,
-    storage: String,
     commit: String,
     #[serde(skip_serializing)]
     committed_at_ms: u64,
@@ -131,9 +137,9 @@ impl Store {
         }
         self.upstream.execute(&format!("CREATE DATABASE IF NOT EXISTS {DATABASE}")).await?;
         let ddl = format!(
-            "CREATE TABLE IF NOT EXISTS {TABLE} (view String, version UInt64, storage String, commit String, \
+            "CREATE TABLE IF NOT EXISTS {TABLE} (storage String, view String, version UInt64, commit String, \
              committed_at DateTime64(3, 'UTC') DEFAULT now64(3), body String CODEC(ZSTD)) \
-             ENGINE = ReplacingMergeTree(version) ORDER BY view \
+             ENGINE = ReplacingMergeTree(version) ORDER BY storage \
              SETTINGS non_replicated_deduplication_window = {DEDUPLICATION_WINDOW}"
         );
         self.upstream.execute(&ddl).await
@@ -149,18 +155,18 @@ impl Store {
         Ok(self.upstream.rows::<Count>(&sql).await?.iter().any(|count| count.n > 0))
     }
 
-    /// The manifest of `view` in force.
-    pub async fn latest(&self, view: &str) -> Result<Option<Manifest>, ManifestError> {
-        Ok(self.newer(&[(view, 0)]).await?.pop())
+    /// The manifest of a storage table in force.
+    pub async fn latest(&self, storage: &str) -> Result<Option<Manifest>, ManifestError> {
+        Ok(self.newer(&[(storage, 0)]).await?.pop())
     }
 
-    /// The latest manifest of each view that is newer than the version given with it.
+    /// The latest manifest of each storage table that is newer than the version given with it.
     pub async fn newer(&self, known: &[(&str, u64)]) -> Result<Vec<Manifest>, ManifestError> {
         let conditions: Vec<String> =
-            known.iter().map(|(view, version)| format!("(view = '{view}' AND version > {version})")).collect();
+            known.iter().map(|(table, version)| format!("(storage = '{table}' AND version > {version})")).collect();
         let sql = format!(
-            "SELECT view, version, storage, commit, toUnixTimestamp64Milli(committed_at) AS committed_at_ms, body \
-             FROM {TABLE} WHERE {} ORDER BY version DESC LIMIT 1 BY view",
+            "SELECT storage, view, version, commit, toUnixTimestamp64Milli(committed_at) AS committed_at_ms, body \
+             FROM {TABLE} WHERE {} ORDER BY version DESC LIMIT 1 BY storage",
             conditions.join(" OR ")
         );
         self.upstream.rows::<Row>(&sql).await?.into_iter().map(Manifest::try_from).collect()
@@ -169,29 +175,29 @@ impl Store {
     /// Makes `body` the successor of `predecessor`, unless that one already has a successor.
     pub async fn commit(
         &self,
+        storage: &str,
         view: &str,
         predecessor: Option<&Manifest>,
-        storage: &str,
         body: &Body,
     ) -> Result<Commit, ManifestError> {
         let version = predecessor.map_or(0, |manifest| manifest.version) + 1;
         let undecodable =
-            |e: serde_json::Error| ManifestError::Body { view: view.into(), version, message: e.to_string() };
+            |e: serde_json::Error| ManifestError::Body { storage: storage.into(), version, message: e.to_string() };
         let row = Row {
+            storage: storage.into(),
             view: view.into(),
             version,
-            storage: storage.into(),
             commit: commit_id(),
             committed_at_ms: 0,
             body: serde_json::to_string(body).map_err(undecodable)?,
         };
         let sql = format!(
-            "INSERT INTO {TABLE} (view, version, storage, commit, body) SETTINGS async_insert = 0, \
-             insert_deduplicate = 1, insert_deduplication_token = '{view}:{version}' FORMAT JSONEachRow"
+            "INSERT INTO {TABLE} (storage, view, version, commit, body) SETTINGS async_insert = 0, \
+             insert_deduplicate = 1, insert_deduplication_token = '{storage}:{version}' FORMAT JSONEachRow"
         );
         let line = serde_json::to_vec(&row).map_err(undecodable)?;
         self.upstream.insert(&sql, [Bytes::from(line)]).await?;
-        match self.latest(view).await? {
+        match self.latest(storage).await? {
             Some(latest) if latest.commit == row.commit => Ok(Commit::Won(latest)),
             _ => Ok(Commit::Lost),
         }
@@ -203,14 +209,14 @@ impl TryFrom<Row> for Manifest {
 
     fn try_from(row: Row) -> Result<Self, ManifestError> {
         let body = serde_json::from_str(&row.body).map_err(|e| ManifestError::Body {
-            view: row.view.clone(),
+            storage: row.storage.clone(),
             version: row.version,
             message: e.to_string(),
         })?;
         Ok(Manifest {
+            storage: row.storage,
             view: row.view,
             version: row.version,
-            storage: row.storage,
             commit: row.commit,
             committed_at_ms: row.committed_at_ms,
             body,
