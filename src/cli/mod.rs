@@ -9,6 +9,7 @@ pub mod connect;
 pub mod explain;
 mod explain_offline;
 pub mod format;
+pub mod rebuild;
 pub mod serve;
 
 /// Materialized-view accelerator for ClickHouse: answers queries from precomputed aggregate views, exactly.
@@ -23,6 +24,7 @@ struct Cli {
 enum Command {
     Check(check::Args),
     Explain(explain::Args),
+    Rebuild(rebuild::Args),
     Serve(serve::Args),
 }
 
@@ -50,6 +52,7 @@ pub fn main() -> ExitCode {
     let outcome: Result<ExitCode, CliError> = match cli.command {
         Command::Check(args) => check::run(args),
         Command::Explain(args) => explain::run(args),
+        Command::Rebuild(args) => rebuild::run(args),
         Command::Serve(args) => serve::run(args),
     };
     outcome.unwrap_or_else(|error| {

@@ -51,7 +51,7 @@ pub struct Body {
     pub runs: Vec<Run>,
     /// The sources in the order of the view's FROM: the fact table, then joined tables.
     pub sources: Vec<SourceRecord>,
-    /// Runs and tables that nobody new will read.
+    /// Runs that no new query will read.
     #[serde(default)]
     pub retired: Vec<Retired>,
 }
@@ -65,12 +65,10 @@ pub struct Run {
     pub partitions: Vec<String>,
 }
 
-/// A run, or a whole storage table, that waits to be dropped.
+/// A run that waits to be dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retired {
-    pub storage: String,
-    /// `None`: the whole table.
-    pub run: Option<u64>,
+    pub run: u64,
     /// Unix milliseconds by ClickHouse's clock.
     pub since_ms: u64,
     /// Left by a rebuild that died: no query ever read it, and it must never be committed.
@@ -85,7 +83,7 @@ impl Body {
 
     /// Whether a commit with this run was taken, be it that a later one has replaced the run already.
     pub fn has_seen(&self, run: u64) -> bool {
-        let retired = |retired: &Retired| retired.run == Some(run) && !retired.abandoned;
+        let retired = |retired: &Retired| retired.run == run && !retired.abandoned;
         self.runs.iter().any(|live| live.id == run) || self.retired.iter().any(retired)
     }
 }
@@ -143,6 +141,16 @@ impl Store {
              SETTINGS non_replicated_deduplication_window = {DEDUPLICATION_WINDOW}"
         );
         self.upstream.execute(&ddl).await
+    }
+
+    /// Unix milliseconds by ClickHouse's clock.
+    pub async fn now_ms(&self) -> Result<u64, UpstreamError> {
+        #[derive(Deserialize)]
+        struct Now {
+            now: u64,
+        }
+        let rows = self.upstream.rows::<Now>("SELECT toUInt64(toUnixTimestamp64Milli(now64(3))) AS now").await?;
+        Ok(rows.first().map_or(0, |row| row.now))
     }
 
     /// Whether anything was ever built by way of this server.

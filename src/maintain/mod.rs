@@ -4,8 +4,14 @@
 //! [`part`] and [`coverage`] are pure. [`manifest`] is the record of what was built, [`look`] reads what is there now,
 //! [`rebuild`] makes the second equal to the first.
 
+pub mod build;
+pub mod chunk;
 pub mod coverage;
 pub mod look;
 pub mod manifest;
 pub mod observe;
 pub mod part;
+pub mod rebuild;
+pub mod run;
+pub mod states;
+pub mod verify;

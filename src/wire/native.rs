@@ -41,8 +41,8 @@ pub fn no_states(aggregate: &AggregateType, _: &mut Reader<'_>) -> Result<(), Wi
 /// All blocks of a complete stream.
 pub fn decode(bytes: &[u8], skip: Skip) -> Result<Vec<Block>, WireError> {
     let mut decoder = Decoder::new(skip);
-    let blocks = decoder.push(bytes)?;
-    decoder.finish()?;
+    let mut blocks = decoder.push(bytes)?;
+    blocks.extend(decoder.finish()?);
     Ok(blocks)
 }
 
@@ -95,10 +95,15 @@ impl Decoder {
         Ok(blocks)
     }
 
-    /// To be called at the end of the stream: an error when it ended within a block.
-    pub fn finish(&self) -> Result<(), WireError> {
+    /// To be called at the end of the stream: the blocks that were held back in the hope of more bytes; an error when
+    /// the stream ended within a block.
+    pub fn finish(&mut self) -> Result<Vec<Block>, WireError> {
+        let mut blocks = Vec::new();
+        let buffer = std::mem::take(&mut self.buffer);
+        let used = self.parse(&buffer, &mut blocks)?;
+        self.buffer.extend_from_slice(&buffer[used..]);
         if self.buffer.is_empty() && self.block.is_none() {
-            return Ok(());
+            return Ok(blocks);
         }
         let needed = self.wanted.saturating_sub(self.buffer.len()).max(1);
         Err(WireError::Incomplete { offset: self.offset + self.buffer.len(), needed })

@@ -1,0 +1,284 @@
+//! `tributary rebuild`: builds views from their sources.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::Args as ClapArgs;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Value, json};
+
+use super::CliError;
+use super::check::{problem_json, thousands};
+use super::connect::{ConnectArgs, read_config};
+use super::format::OutputFormat;
+use crate::maintain::rebuild::{Options, Progress, Report, rebuild};
+use crate::maintain::verify::{Verdict, verify};
+use crate::upstream::Upstream;
+use crate::views::catalog::{self, Catalog, CatalogView};
+use crate::views::declaration;
+
+/// Build views from their sources, or bring them up to date
+///
+/// Reads partial aggregation states partition by partition, merges them here, and writes them beside the rows that
+/// queries read now; one commit then switches over. Partitions that are covered already are left alone. May be
+/// interrupted at any time, and run beside a serving Tributary.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// Views to build [default: all]
+    #[arg(value_name = "VIEW")]
+    views_named: Vec<String>,
+    #[command(flatten)]
+    connect: ConnectArgs,
+    /// Configuration, such as config/tributary.yaml
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Only this partition of the source, by the partition id that system.parts shows; may be repeated
+    #[arg(long, value_name = "ID")]
+    partition: Vec<String>,
+    /// Partial states held at once, such as 512MiB or 4GiB
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
+    memory: usize,
+    /// Queries that read the source at once
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    jobs: u16,
+    /// Build also what is covered already
+    #[arg(long)]
+    full: bool,
+    /// Afterwards compare the view with the answer of its query on the source (floats: to nine digits)
+    #[arg(long)]
+    verify: bool,
+    /// How to print the outcome
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
+    format: OutputFormat,
+}
+
+/// What became of one view.
+struct Outcome {
+    view: String,
+    storage: String,
+    result: Result<(Report, Option<Verdict>), String>,
+}
+
+pub fn run(args: Args) -> Result<ExitCode, CliError> {
+    let config = read_config(args.config.as_deref())?;
+    let upstream = Upstream::new(args.connect.upstream_over(&config)?);
+    let views = args.connect.views_over(&config);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CliError::failed)?;
+    let (catalog, outcomes) = runtime.block_on(async {
+        let loaded = declaration::load(&views);
+        let mut catalog = catalog::resolve(&upstream, loaded.declarations).await.map_err(CliError::failed)?;
+        catalog.problems.splice(0..0, loaded.problems);
+        let chosen = choose(&catalog, &args.views_named)?;
+        let mut outcomes = Vec::new();
+        for view in chosen {
+            let outcome = build(&upstream, &view, &args).await;
+            if args.format == OutputFormat::Text {
+                print_outcome(&outcome);
+            }
+            outcomes.push(outcome);
+        }
+        Ok::<_, CliError>((catalog, outcomes))
+    })?;
+    let ok = catalog.problems.is_empty() && outcomes.iter().all(Outcome::is_ok);
+    match args.format {
+        OutputFormat::Text => catalog.problems.iter().for_each(|problem| eprintln!("error: {problem}\n")),
+        OutputFormat::Json => {
+            let views: Vec<Value> = outcomes.iter().map(Outcome::json).collect();
+            let problems: Vec<Value> = catalog.problems.iter().map(problem_json).collect();
+            println!("{:#}", json!({ "ok": ok, "views": views, "problems": problems }));
+        }
+    }
+    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn choose(catalog: &Catalog, named: &[String]) -> Result<Vec<CatalogView>, CliError> {
+    if named.is_empty() {
+        return Ok(catalog.views.clone());
+    }
+    let find = |name: &String| {
+        catalog.views.iter().find(|view| view.name() == name).cloned().ok_or_else(|| {
+            let faulty = catalog.problems.iter().find(|problem| problem.message.contains(&format!("view {name}:")));
+            match faulty {
+                Some(problem) => CliError::Failed(problem.to_string()),
+                None => {
+                    let names: Vec<&str> = catalog.views.iter().map(CatalogView::name).collect();
+                    CliError::Usage(format!("there is no view {name}; declared are {}", names.join(", ")))
+                }
+            }
+        })
+    };
+    named.iter().map(find).collect()
+}
+
+async fn build(upstream: &Upstream, view: &CatalogView, args: &Args) -> Outcome {
+    let options = Options {
+        memory_bytes: args.memory,
+        jobs: usize::from(args.jobs),
+        partitions: args.partition.clone(),
+        full: args.full,
+    };
+    let progress: Arc<dyn Progress> = Arc::new(Bar::new());
+    let result = async {
+        let report = rebuild(upstream, view, &options, progress).await.map_err(|e| e.to_string())?;
+        let verdict = match args.verify {
+            true => Some(verify(upstream, view).await.map_err(|e| format!("comparing with the source: {e}"))?),
+            false => None,
+        };
+        Ok((report, verdict))
+    };
+    Outcome { view: view.name().into(), storage: view.storage.name.to_string(), result: result.await }
+}
+
+impl Outcome {
+    fn is_ok(&self) -> bool {
+        self.result.as_ref().is_ok_and(|(report, verdict)| {
+            report.incomplete.is_empty() && !matches!(verdict, Some(Verdict::Differs { .. }))
+        })
+    }
+
+    fn json(&self) -> Value {
+        let mut value = json!({ "view": self.view, "storage": self.storage, "ok": self.is_ok() });
+        match &self.result {
+            Ok((report, verdict)) => {
+                value["state"] = json!(if report.partitions_built > 0 { "built" } else { "current" });
+                value["partitions_built"] = json!(report.partitions_built);
+                value["source_rows_read"] = json!(report.source_rows_read);
+                value["rows"] = json!(report.rows);
+                value["runs"] = json!(report.runs);
+                value["incomplete"] = json!(report.incomplete);
+                value["seconds"] = json!(report.seconds);
+                value["verified"] = match verdict {
+                    None | Some(Verdict::SourceChanged) => Value::Null,
+                    Some(Verdict::Equal { .. }) => json!(true),
+                    Some(Verdict::Differs { .. }) => json!(false),
+                };
+            }
+            Err(error) => {
+                value["state"] = json!("failed");
+                value["error"] = json!(error);
+            }
+        }
+        value
+    }
+}
+
+fn print_outcome(outcome: &Outcome) {
+    let (report, verdict) = match &outcome.result {
+        Ok(result) => result,
+        Err(error) => return eprintln!("error: view {}: {error}", outcome.view),
+    };
+    let mut line = match report.partitions_built {
+        0 => format!("{}: up to date, {} rows", outcome.view, thousands(report.rows)),
+        partitions => format!(
+            "{}: {} rows from {} rows of {partitions} partition{} in {:.1} s",
+            outcome.view,
+            thousands(report.rows),
+            thousands(report.source_rows_read),
+            if partitions == 1 { "" } else { "s" },
+            report.seconds
+        ),
+    };
+    match verdict {
+        None => {}
+        Some(Verdict::Equal { groups, skipped }) => {
+            line += &format!("; equal to the source in all {} groups", thousands(*groups));
+            if !skipped.is_empty() {
+                line += &format!(" (not compared, as no two runs of ClickHouse need agree: {})", skipped.join(", "));
+            }
+        }
+        Some(Verdict::Differs { groups, example }) => {
+            line += &format!("; DIFFERS FROM THE SOURCE in {} groups, such as {example}", thousands(*groups));
+        }
+        Some(Verdict::SourceChanged) => line += "; not compared: the source changed meanwhile",
+    }
+    println!("{line}");
+    if !report.incomplete.is_empty() {
+        eprintln!(
+            "warning: view {}: parts of {} never stood still, so that some of their rows are not covered; run it again \
+             when mutations and lightweight updates are through",
+            outcome.view,
+            report.incomplete.join(", ")
+        );
+    }
+}
+
+/// `512MiB`, `4GiB`, `1000000`: bytes, or with a unit of 1024s.
+fn parse_size(text: &str) -> Result<usize, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let shift = match text[digits..].trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        _ => return Err("write a size such as 512MiB or 4GiB".into()),
+    };
+    let number: usize = text[..digits].parse().map_err(|_| "write a size such as 512MiB or 4GiB".to_string())?;
+    number.checked_mul(1 << shift).filter(|bytes| *bytes >= 1 << 20).ok_or_else(|| "at least 1MiB".into())
+}
+
+/// A bar on a terminal, a line every few seconds elsewhere; on standard error.
+struct Bar {
+    bar: ProgressBar,
+    lines: Option<std::sync::Mutex<Instant>>,
+}
+
+/// Time between two lines where there is no terminal.
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
+
+impl Bar {
+    fn new() -> Self {
+        if std::io::stderr().is_terminal() {
+            return Self { bar: ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()), lines: None };
+        }
+        let lines = Some(std::sync::Mutex::new(Instant::now()));
+        Self { bar: ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden()), lines }
+    }
+}
+
+impl Progress for Bar {
+    fn begin(&self, view: &str, _partitions: usize, source_rows: u64) {
+        let template = "{msg} {wide_bar} {human_pos} of {human_len} rows, {per_sec}, {eta} left";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            self.bar.set_style(style);
+        }
+        self.bar.set_message(view.to_string());
+        self.bar.set_position(0);
+        self.bar.set_length(source_rows);
+        self.bar.enable_steady_tick(Duration::from_millis(200));
+    }
+
+    fn advance(&self, source_rows: u64) {
+        self.bar.inc(source_rows);
+        let Some(last) = &self.lines else { return };
+        let mut last = last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if last.elapsed() >= LINE_INTERVAL {
+            *last = Instant::now();
+            let (done, all) = (self.bar.position(), self.bar.length().unwrap_or(0));
+            let (rate, left) = (self.bar.per_sec(), self.bar.eta().as_secs());
+            let (done, all, rate) = (thousands(done), thousands(all), thousands(rate as u64));
+            eprintln!("{}: {done} of {all} rows, {rate} rows/s, {left} s left", self.bar.message());
+        }
+    }
+
+    fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_size;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(parse_size("1GiB"), Ok(1 << 30));
+        assert_eq!(parse_size("512 mb"), Ok(512 << 20));
+        assert_eq!(parse_size("2000000"), Ok(2_000_000));
+        for wrong in ["", "GiB", "1TiB1", "1x", "-1", "10", "99999999999999999999"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+}

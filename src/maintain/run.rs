@@ -1,0 +1,102 @@
+//! Ids of runs, and the sign of life of whoever is writing one.
+//!
+//! A run that no manifest names is either being written or left over from a rebuild that died. The first kind is told
+//! by a row in `tributary.building` that its writer renews. Even one that was taken for dead (its process was stopped
+//! for minutes, say) does no harm: before its run is dropped a manifest is committed that calls the run abandoned, so
+//! that the late writer's own commit loses against it.
+
+use std::hash::BuildHasher;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use foldhash::fast::RandomState;
+use serde::Deserialize;
+use tokio::task::JoinHandle;
+
+use crate::sql::render::string_literal;
+use crate::upstream::{Upstream, UpstreamError};
+
+const TABLE: &str = "tributary.building";
+
+/// A writer renews its row this often.
+const BEAT: Duration = Duration::from_secs(10);
+
+/// A writer whose row is older is taken for dead; ClickHouse may be slow, and so may be the writer's machine.
+const DEAD_AFTER: Duration = Duration::from_secs(60);
+
+/// Milliseconds since 1970 in the high 44 bits, then 20 bits that differ between processes and calls. Two processes
+/// that rebuild the same view would have to meet in the same millisecond with one chance in a million.
+pub fn new_id() -> u64 {
+    const LOW_BITS: u32 = 20;
+    const LOW_MASK: u64 = (1 << LOW_BITS) - 1;
+    static NEXT: OnceLock<AtomicU64> = OnceLock::new();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let random = || BuildHasher::hash_one(&RandomState::default(), (now.as_nanos(), std::process::id()));
+    let low = NEXT.get_or_init(|| AtomicU64::new(random())).fetch_add(1, Ordering::Relaxed);
+    ((now.as_millis() as u64) << LOW_BITS) | (low & LOW_MASK)
+}
+
+/// Creates the table of signs of life.
+pub async fn ensure(upstream: &Upstream) -> Result<(), UpstreamError> {
+    let ddl = format!(
+        "CREATE TABLE IF NOT EXISTS {TABLE} (storage String, run UInt64, beat DateTime('UTC') DEFAULT now()) \
+         ENGINE = ReplacingMergeTree(beat) ORDER BY (storage, run) TTL beat + INTERVAL 1 DAY"
+    );
+    upstream.execute(&ddl).await
+}
+
+/// Runs of a storage table that somebody is writing now.
+pub async fn alive(upstream: &Upstream, storage: &str) -> Result<Vec<u64>, UpstreamError> {
+    #[derive(Deserialize)]
+    struct Row {
+        run: u64,
+    }
+    let sql = format!(
+        "SELECT DISTINCT run FROM {TABLE} WHERE storage = {} AND beat > now() - {}",
+        string_literal(storage),
+        DEAD_AFTER.as_secs()
+    );
+    Ok(upstream.rows::<Row>(&sql).await?.into_iter().map(|row| row.run).collect())
+}
+
+/// Keeps a run's row fresh until dropped.
+pub struct Heartbeat {
+    task: JoinHandle<()>,
+}
+
+impl Heartbeat {
+    /// To be called before the first row of the run is written.
+    pub async fn start(upstream: &Upstream, storage: &str, run: u64) -> Result<Self, UpstreamError> {
+        let sql = format!(
+            "INSERT INTO {TABLE} (storage, run) SETTINGS async_insert = 0 VALUES ({}, {run})",
+            string_literal(storage)
+        );
+        upstream.execute(&sql).await?;
+        let upstream = upstream.clone();
+        let task = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(BEAT).await;
+                if let Err(error) = upstream.execute(&sql).await {
+                    tracing::warn!("sign of life of run {run}: {error}");
+                }
+            }
+        });
+        Ok(Self { task })
+    }
+}
+
+impl Drop for Heartbeat {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn ids_differ() {
+        let ids: std::collections::HashSet<u64> = (0..1000).map(|_| super::new_id()).collect();
+        assert_eq!(ids.len(), 1000);
+    }
+}
