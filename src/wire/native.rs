@@ -376,3 +376,30 @@ fn encode_values(data: &Data, bare: bool, out: &mut Vec<u8>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_in_pieces_of_any_size_is_the_stream() {
+        let strings: Bytes = (0..3000).map(|i| "x".repeat(i % 7).into_bytes()).collect();
+        let column = Column { name: "s".into(), type_: DataType::String, data: Data::Bytes(strings) };
+        let block = Block { columns: vec![column], rows: 3000 };
+        let mut bytes = Vec::new();
+        encode(&block, &mut bytes);
+        encode(&block, &mut bytes);
+        for size in [1, 7, 100, 3001, bytes.len() - 1, bytes.len()] {
+            let mut decoder = Decoder::new(no_states);
+            let mut blocks = Vec::new();
+            for piece in bytes.chunks(size) {
+                blocks.extend(decoder.push(piece).unwrap());
+            }
+            blocks.extend(decoder.finish().unwrap());
+            assert!(blocks == [block.clone(), block.clone()], "pieces of {size} bytes");
+        }
+        let mut decoder = Decoder::new(no_states);
+        decoder.push(&bytes[..bytes.len() - 1]).unwrap();
+        assert!(matches!(decoder.finish(), Err(WireError::Incomplete { .. })));
+    }
+}
