@@ -137,7 +137,7 @@ pub async fn rebuild(
     run::ensure(upstream).await?;
     view.storage.create(upstream).await?;
     let observer = Observer::connect(upstream.clone()).await?;
-    let job = Job { upstream, view, options, progress, store, observer, began: Instant::now() };
+    let job = Job { upstream, view, progress, store, observer, began: Instant::now() };
     job.drop_leftovers().await?;
     let mut options_left = options.clone();
     let mut last = RebuildError::Outrun;
@@ -156,7 +156,6 @@ pub async fn rebuild(
 struct Job<'a> {
     upstream: &'a Upstream,
     view: &'a CatalogView,
-    options: &'a Options,
     progress: Arc<dyn Progress>,
     store: Store,
     observer: Observer,
