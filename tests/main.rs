@@ -5,6 +5,7 @@
 
 mod support;
 
+mod demo;
 mod embedded;
 mod http_live;
 mod http_relay;

@@ -4,13 +4,16 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+pub mod bench;
 pub mod check;
 pub mod connect;
+pub mod demo;
 pub mod explain;
 mod explain_offline;
 pub mod format;
 pub mod rebuild;
 pub mod serve;
+mod stand;
 
 /// Materialized-view accelerator for ClickHouse: answers queries from precomputed aggregate views, exactly.
 #[derive(Debug, Parser)]
@@ -22,7 +25,9 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Bench(bench::Args),
     Check(check::Args),
+    Demo(demo::Args),
     Explain(explain::Args),
     Rebuild(rebuild::Args),
     Serve(serve::Args),
@@ -50,7 +55,9 @@ impl CliError {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome: Result<ExitCode, CliError> = match cli.command {
+        Command::Bench(args) => bench::run(args),
         Command::Check(args) => check::run(args),
+        Command::Demo(args) => demo::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Rebuild(args) => rebuild::run(args),
         Command::Serve(args) => serve::run(args),

@@ -220,7 +220,7 @@ fn parse_size(text: &str) -> Result<usize, String> {
 }
 
 /// A bar on a terminal, a line every few seconds elsewhere; on standard error.
-struct Bar {
+pub(super) struct Bar {
     bar: ProgressBar,
     lines: Option<std::sync::Mutex<Instant>>,
 }
@@ -229,7 +229,7 @@ struct Bar {
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Bar {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         if std::io::stderr().is_terminal() {
             return Self { bar: ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()), lines: None };
         }
