@@ -242,7 +242,7 @@ impl Shared {
         let (parts, tables, policies, manifests) = tokio::join!(
             self.observer.parts(&listed, false),
             self.observer.tables(&sources),
-            self.observer.policies(&sources),
+            self.observer.policies(),
             self.ask_manifests(&targets, MANIFEST_AGE_MAX),
         );
         manifests?;

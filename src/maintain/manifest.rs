@@ -8,7 +8,8 @@
 //! commit of the part (`MergeTreeSink`, `MergeTreeDeduplicationLog`). So the token of a commit is table and version, and
 //! whoever reads his own commit id back has won.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -121,11 +122,13 @@ struct Row {
 #[derive(Clone)]
 pub struct Store {
     upstream: Upstream,
+    /// The table was seen once.
+    known: Arc<AtomicBool>,
 }
 
 impl Store {
     pub fn new(upstream: Upstream) -> Self {
-        Self { upstream }
+        Self { upstream, known: Arc::default() }
     }
 
     /// Creates database and table unless they are there, so that a user without the right to create them can serve.
@@ -155,12 +158,17 @@ impl Store {
 
     /// Whether anything was ever built by way of this server.
     pub async fn exists(&self) -> Result<bool, UpstreamError> {
+        if self.known.load(Ordering::Relaxed) {
+            return Ok(true);
+        }
         let sql = format!("SELECT count() AS n FROM system.tables WHERE database = '{DATABASE}' AND name = 'manifest'");
         #[derive(Deserialize)]
         struct Count {
             n: u64,
         }
-        Ok(self.upstream.rows::<Count>(&sql).await?.iter().any(|count| count.n > 0))
+        let exists = self.upstream.rows::<Count>(&sql).await?.iter().any(|count| count.n > 0);
+        self.known.store(exists, Ordering::Relaxed);
+        Ok(exists)
     }
 
     /// The manifest of a storage table in force.
@@ -177,7 +185,15 @@ impl Store {
              FROM {TABLE} WHERE {} ORDER BY version DESC LIMIT 1 BY storage",
             conditions.join(" OR ")
         );
-        self.upstream.rows::<Row>(&sql).await?.into_iter().map(Manifest::try_from).collect()
+        match self.upstream.rows::<Row>(&sql).await {
+            Ok(rows) => rows.into_iter().map(Manifest::try_from).collect(),
+            Err(error) if error.exception().is_some_and(|text| text.contains("(UNKNOWN_")) => {
+                // Somebody dropped the table, or the database: whatever was built is gone.
+                self.known.store(false, Ordering::Relaxed);
+                Ok(Vec::new())
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Makes `body` the successor of `predecessor`, unless that one already has a successor.

@@ -382,8 +382,9 @@ impl Job<'_> {
     }
 
     async fn refuse_policies(&self, tables: &[TableName]) -> Result<(), RebuildError> {
-        let policies = self.observer.policies(tables).await?;
-        let hit = policies.iter().filter(|policy| policy.to_us).find_map(|policy| {
+        let policies = self.observer.policies().await?;
+        let names = self.observer.own_names().await?;
+        let hit = policies.iter().filter(|policy| policy.applies_to(&names)).find_map(|policy| {
             let table = tables.iter().find(|table| policy.concerns(table))?;
             Some((table.to_string(), policy.name.clone()))
         });
