@@ -7,6 +7,7 @@ mod support;
 
 mod demo;
 mod embedded;
+mod http_clients;
 mod http_live;
 mod http_relay;
 mod ssb;

@@ -1,0 +1,86 @@
+//! Public clients, unchanged, with the proxy between: they must see what they see without it.
+//!
+//! The clients come from their package registries, once per build folder. Where a developer has no Python or no npm,
+//! the test says so and passes; in CI (`CI` is set) that is a failure.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::{http_relay, support};
+
+const CLICKHOUSE_CONNECT: &str = "clickhouse-connect[async]==1.12.0";
+const CLICKHOUSE_CLIENT: &str = "@clickhouse/client@1.23.1";
+
+/// Where the clients are installed; kept from one run to the next.
+fn place(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+/// Runs a program; what it printed, or why it failed.
+fn run(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|e| format!("{command:?}: {e}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    match output.status.success() {
+        true => Ok(text),
+        false => Err(format!("{command:?}: {text}\n{}", String::from_utf8_lossy(&output.stderr))),
+    }
+}
+
+/// Runs steps until one fails. The last one leaves a mark, so that the next run skips them all.
+fn install(folder: &Path, package: &str, steps: &mut [Command]) -> Result<(), String> {
+    let mark = folder.join("installed");
+    if std::fs::read_to_string(&mark).is_ok_and(|installed| installed == package) {
+        return Ok(());
+    }
+    steps.iter_mut().try_for_each(|step| run(step).map(|_| ()))?;
+    std::fs::write(&mark, package).map_err(|e| e.to_string())
+}
+
+/// Compares what a client's script prints without the proxy and with it.
+fn compare(client: &str, installed: Result<(), String>, mut script: impl FnMut(u16, &str) -> Command) {
+    if let Err(error) = installed {
+        assert!(std::env::var_os("CI").is_none(), "{client} cannot be installed: {error}");
+        return eprintln!("not tested: {client} cannot be installed: {error}");
+    }
+    // One database for both: its name is in error texts.
+    let database = support::Database::new(&format!("client_{client}"));
+    let seen = [support::server().http_port(), http_relay::plain()]
+        .map(|port| run(&mut script(port, &database.name)).unwrap_or_else(|error| panic!("{error}")));
+    let [direct, proxy] = &seen;
+    assert!(!direct.is_empty());
+    for (direct, proxy) in direct.lines().zip(proxy.lines()) {
+        assert_eq!(direct, proxy, "{client}");
+    }
+    assert_eq!(direct.lines().count(), proxy.lines().count(), "{client}");
+}
+
+#[test]
+fn clickhouse_connect_sees_no_difference() {
+    let folder = place("clickhouse-connect");
+    let python = folder.join("bin/python");
+    let mut venv = Command::new("python3");
+    venv.args(["-m", "venv", "--clear"]).arg(&folder);
+    let mut pip = Command::new(&python);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", CLICKHOUSE_CONNECT]);
+    let installed = install(&folder, CLICKHOUSE_CONNECT, &mut [venv, pip]);
+    compare("clickhouse_connect", installed, |port, database| {
+        let mut script = Command::new(&python);
+        script.args(["tests/clients/python.py", &port.to_string(), database]);
+        script
+    });
+}
+
+#[test]
+fn clickhouse_client_for_node_sees_no_difference() {
+    let folder = place("clickhouse-client");
+    std::fs::create_dir_all(&folder).unwrap();
+    let mut npm = Command::new("npm");
+    npm.args(["install", "--no-audit", "--no-fund", "--ignore-scripts", "--no-save", CLICKHOUSE_CLIENT, "--prefix"])
+        .arg(&folder);
+    let installed = install(&folder, CLICKHOUSE_CLIENT, &mut [npm]);
+    compare("clickhouse_client", installed, |port, database| {
+        let mut script = Command::new("node");
+        script.arg("tests/clients/node.mjs").arg(&folder).args([&port.to_string(), database]);
+        script
+    });
+}
