@@ -285,7 +285,7 @@ fn rule(query: &IncomingQuery) -> Decision {
             to("SELECT throwIf(1, 'x', 394::Int16) SETTINGS allow_custom_error_code_in_throwif = 1")
         }
         sql if sql.contains("late") => to(
-            "SELECT throwIf(number = 3) FROM numbers(9) SETTINGS max_block_size = 1, max_threads = 1, http_response_buffer_size = 1",
+            "SELECT throwIf(number = 5), sleepEachRow(0.05) FROM numbers(9) SETTINGS max_block_size = 1, max_threads = 1, http_response_buffer_size = 1",
         ),
         sql if sql.contains("raw") => to("SELECT 'from the view', {p:String}"),
         _ => Decision::Raw { reason: "no match".into() },
@@ -366,5 +366,7 @@ fn a_required_view_is_an_error_where_there_is_none() {
         // What is no query passes, and ClickHouse never sees the wish.
         assert_eq!(client.ask(target, headers, "SHOW TABLES FROM system LIKE 'raw'").status, 200);
         assert_eq!(client.ask("/?tributary=off", "", "SELECT 1").body, "1\n");
+        client.send("HEAD /?query=SELECT+1&tributary=off HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(client.until("\r\n\r\n").starts_with("HTTP/1.1 200"));
     }
 }

@@ -257,15 +257,15 @@ fn requests(database: &str) -> BTreeMap<&'static str, Script> {
         post(
             "/?max_block_size=1&http_response_buffer_size=1&max_threads=1",
             "",
-            "SELECT throwIf(number = 3), sleepEachRow(0.02) FROM numbers(10)",
+            "SELECT throwIf(number = 5), sleepEachRow(0.05) FROM numbers(10)",
         ),
     );
     text(
         "late error in the format",
         post(
-            "/?max_block_size=1&http_response_buffer_size=1&http_write_exception_in_output_format=1",
+            "/?max_block_size=1&http_response_buffer_size=1&max_threads=1&http_write_exception_in_output_format=1&output_format_write_statistics=0",
             "",
-            "SELECT throwIf(number = 3) FROM numbers(10) FORMAT JSON",
+            "SELECT throwIf(number = 5), sleepEachRow(0.05) FROM numbers(10) FORMAT JSON",
         ),
     );
     text(
@@ -273,10 +273,10 @@ fn requests(database: &str) -> BTreeMap<&'static str, Script> {
         post(
             "/?max_block_size=1&http_response_buffer_size=1&max_threads=1",
             "",
-            "SELECT throwIf(number = 3), sleepEachRow(0.02) FROM numbers(10) FORMAT RowBinary",
+            "SELECT throwIf(number = 5), sleepEachRow(0.05) FROM numbers(10) FORMAT RowBinary",
         ),
     );
-    text("late error over HTTP/1.0", get("SELECT throwIf(number = 3), sleepEachRow(0.02) FROM numbers(10) SETTINGS max_block_size = 1, http_response_buffer_size = 1, max_threads = 1").replace("HTTP/1.1", "HTTP/1.0"));
+    text("late error over HTTP/1.0", get("SELECT throwIf(number = 5), sleepEachRow(0.05) FROM numbers(10) SETTINGS max_block_size = 1, http_response_buffer_size = 1, max_threads = 1").replace("HTTP/1.1", "HTTP/1.0"));
 
     text("insert of values", post(&db(""), "", "INSERT INTO sink VALUES (1), (2)"));
     text("insert by URL", post(&db("&query=INSERT+INTO+sink+FORMAT+CSV"), "", "1\n2\n"));

@@ -10,5 +10,6 @@ mod embedded;
 mod http_clients;
 mod http_live;
 mod http_relay;
+mod http_serve;
 mod ssb;
 mod state;

@@ -12,7 +12,7 @@ use super::Proxy;
 use super::answer::OwnError;
 use super::body::Body;
 use super::exchange::{Ended, Marking, Outgoing, Peer, close_gently, exchange, tunnel};
-use super::head::{Edit, HEAD_BYTES_MAX, Reading, RequestHead};
+use super::head::{Edit, HEAD_BYTES_MAX, Reading, RequestHead, Scan};
 use super::incoming::{self, Opening, QueryParameter, UrlQuery, WISH_HEADERS};
 use crate::proxy::query::{Decision, Wish};
 
@@ -92,13 +92,14 @@ impl Connection {
 
     /// Waits for the next request; `None`: there will be none.
     async fn read_head(&mut self) -> Option<Reading> {
+        let mut scan = Scan::default();
         loop {
             // Some old clients end a body with a line end that does not count.
             while self.client.buffer.bytes().starts_with(b"\r\n") {
                 self.client.buffer.consume(2);
             }
             if !self.client.buffer.is_empty() {
-                match RequestHead::read(self.client.buffer.bytes()) {
+                match RequestHead::read(self.client.buffer.bytes(), &mut scan) {
                     Reading::Incomplete => {}
                     reading => return Some(reading),
                 }
@@ -181,12 +182,17 @@ impl Connection {
     /// Looks for a query, reading as little of the body as that takes. `None`: the client is gone.
     async fn examine(&mut self, request: &mut Request) -> Option<Finding> {
         let head = &request.head;
-        if !matches!(head.method(), b"GET" | b"POST") || !(head.target() == b"/" || head.target().starts_with(b"/?")) {
+        if !(head.target() == b"/" || head.target().starts_with(b"/?")) {
             return Some(Finding::Pass);
         }
+        let takes_queries = matches!(head.method(), b"GET" | b"POST");
         let url = match UrlQuery::read(head.target()) {
-            Ok(url) => url,
-            Err(reason) => return Some(Finding::Unreadable(reason)),
+            Ok(url) if takes_queries => url,
+            Err(reason) if takes_queries => return Some(Finding::Unreadable(reason)),
+            other => {
+                request.url = other.ok();
+                return Some(Finding::Pass);
+            }
         };
         let in_url = url.value("query").unwrap_or_default().to_owned();
         let unjudged = incoming::is_beyond_judging(head, &url);
@@ -292,7 +298,8 @@ impl Connection {
                 }
                 Ended::Refused { status, code } => Relayed::Refused { status, code },
                 Ended::Unanswered { nothing_was_sent } if is_reused && (nothing_was_sent || is_repeatable) => continue,
-                Ended::Unanswered { .. } => Relayed::Next(Next::Abort),
+                // Without the proxy, the client would see just that.
+                Ended::Unanswered { .. } => Relayed::Next(Next::Close),
                 Ended::BrokenOff { reset: true } => Relayed::Next(Next::Abort),
                 Ended::BrokenOff { reset: false } => Relayed::Next(Next::Close),
             };

@@ -40,6 +40,13 @@ pub enum Reading {
     NotUnderstood,
 }
 
+/// How far a head that comes in pieces was looked at.
+#[derive(Debug, Default)]
+pub struct Scan {
+    line_start: usize,
+    seen: usize,
+}
+
 /// What is changed in a head when it is sent on. Lines that are not named here keep their bytes and their order.
 #[derive(Debug, Default)]
 pub struct Edit<'a> {
@@ -51,32 +58,39 @@ pub struct Edit<'a> {
 }
 
 impl RequestHead {
-    /// Reads the head at the start of `bytes`, which may hold more.
-    pub fn read(bytes: &[u8]) -> Reading {
+    /// Reads the head at the start of `bytes`, which may hold more. `scan` is kept while the answer is `Incomplete`.
+    pub fn read(bytes: &[u8], scan: &mut Scan) -> Reading {
         let method_bytes = bytes.iter().take(METHOD_BYTES_MAX).take_while(|b| is_token(**b)).count();
         if method_bytes < bytes.len() && (method_bytes == 0 || bytes[method_bytes] != b' ') {
             return Reading::NotUnderstood;
         }
-        let mut lines = Vec::new();
-        let mut start = 0;
-        loop {
-            let Some(length) = bytes[start..].iter().position(|b| *b == b'\n') else {
-                return if bytes.len() < HEAD_BYTES_MAX { Reading::Incomplete } else { Reading::NotUnderstood };
-            };
-            let line = start..start + length;
-            if bytes[line.clone()].last() != Some(&b'\r') {
+        while let Some(length) = bytes[scan.seen..].iter().position(|b| *b == b'\n') {
+            let end = scan.seen + length;
+            if end == 0 || bytes[end - 1] != b'\r' {
                 return Reading::NotUnderstood;
             }
-            start = line.end + 1;
-            match line.len() {
-                1 => break,
-                _ => lines.push(line.start..line.end - 1),
+            let is_blank = end - scan.line_start == 1;
+            *scan = Scan { line_start: end + 1, seen: end + 1 };
+            if is_blank {
+                return match Self::from_whole(&bytes[..=end]) {
+                    Some(head) if head.is_unambiguous() => Reading::Head(head),
+                    _ => Reading::NotUnderstood,
+                };
             }
         }
-        match Self::from_lines(&bytes[..start], &lines) {
-            Some(head) if head.is_unambiguous() => Reading::Head(head),
-            _ => Reading::NotUnderstood,
+        scan.seen = bytes.len();
+        if bytes.len() < HEAD_BYTES_MAX { Reading::Incomplete } else { Reading::NotUnderstood }
+    }
+
+    fn from_whole(bytes: &[u8]) -> Option<Self> {
+        let mut lines = Vec::new();
+        let mut start = 0;
+        while let Some(length) = bytes[start..].iter().position(|b| *b == b'\n') {
+            lines.push(start..start + length - 1);
+            start += length + 1;
         }
+        lines.pop();
+        Self::from_lines(bytes, &lines)
     }
 
     fn from_lines(bytes: &[u8], lines: &[Range<usize>]) -> Option<Self> {
@@ -304,7 +318,7 @@ mod tests {
     use super::*;
 
     fn head(text: &str) -> RequestHead {
-        match RequestHead::read(text.as_bytes()) {
+        match RequestHead::read(text.as_bytes(), &mut Scan::default()) {
             Reading::Head(head) => head,
             other => panic!("{text:?}: {other:?}"),
         }
@@ -319,6 +333,14 @@ mod tests {
         assert_eq!(head.value("x-empty"), Some(&b""[..]));
         assert_eq!(head.value("x-padded"), Some(&b"a b"[..]));
         assert_eq!(head.values("x-a").collect::<Vec<_>>(), [b"1", b"3"]);
+        // The same when it comes byte by byte.
+        let mut scan = Scan::default();
+        for end in 0..text.len() {
+            assert!(matches!(RequestHead::read(&text.as_bytes()[..end], &mut scan), Reading::Incomplete), "{end}");
+        }
+        assert!(
+            matches!(RequestHead::read(text.as_bytes(), &mut scan), Reading::Head(h) if h.render(&Edit::default()) == text.as_bytes())
+        );
         assert_eq!(head.body(), Body::Length(3));
     }
 
@@ -349,10 +371,16 @@ mod tests {
             "\u{0}\u{1}",
             "PRI * HTTP/2.0\r\n\r\n",
         ] {
-            assert!(matches!(RequestHead::read(text.as_bytes()), Reading::NotUnderstood), "{text:?}");
+            assert!(
+                matches!(RequestHead::read(text.as_bytes(), &mut Scan::default()), Reading::NotUnderstood),
+                "{text:?}"
+            );
         }
         for text in ["", "G", "GET", "GET / HT", "GET / HTTP/1.1\r\nHost: x\r\n", "GET / HTTP/1.1\r\nHost: x\r\n\r"] {
-            assert!(matches!(RequestHead::read(text.as_bytes()), Reading::Incomplete), "{text:?}");
+            assert!(
+                matches!(RequestHead::read(text.as_bytes(), &mut Scan::default()), Reading::Incomplete),
+                "{text:?}"
+            );
         }
     }
 

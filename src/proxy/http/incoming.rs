@@ -282,11 +282,11 @@ pub fn opening_of_whole(text: &str) -> Opening {
 
 #[cfg(test)]
 mod tests {
-    use super::super::head::Reading;
+    use super::super::head::{Reading, Scan};
     use super::*;
 
     fn head(text: &str) -> RequestHead {
-        match RequestHead::read(text.as_bytes()) {
+        match RequestHead::read(text.as_bytes(), &mut Scan::default()) {
             Reading::Head(head) => head,
             other => panic!("{text:?}: {other:?}"),
         }
