@@ -44,7 +44,8 @@ fn views(file: &str, schema: &Schema) -> Vec<Arc<View>> {
     let (year, from) = if file.contains("flat") {
         ("toYear(LO_ORDERDATE)", "lineorder_flat WHERE ")
     } else {
-        let joins = "LO_CUSTKEY = C_CUSTKEY AND LO_SUPPKEY = S_SUPPKEY AND LO_PARTKEY = P_PARTKEY AND LO_ORDERDATE = D_DATEKEY";
+        let joins =
+            "LO_CUSTKEY = C_CUSTKEY AND LO_SUPPKEY = S_SUPPKEY AND LO_PARTKEY = P_PARTKEY AND LO_ORDERDATE = D_DATEKEY";
         ("D_YEAR", &*format!("lineorder, customer, supplier, part, dates WHERE {joins} AND "))
     };
     for n in views.len()..VIEWS {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::CliError;
 use crate::matching::names;
 use crate::matching::plan::{plan, splice};
-use crate::matching::rewrite::{StoredView, rewrite};
+use crate::matching::rewrite::{StoredColumn, StoredView, rewrite};
 use crate::matching::schema::{Column, Schema, Table, TableName};
 use crate::matching::settings::first_that_matters;
 use crate::matching::view::View;
@@ -67,11 +67,18 @@ pub fn explain(
             let stored = StoredView {
                 database: DATABASE.into(),
                 table: view.name.clone(),
-                columns: view.columns.iter().map(|c| c.name.clone().unwrap_or_else(|| c.text.clone())).collect(),
+                columns: view
+                    .columns
+                    .iter()
+                    .map(|c| StoredColumn {
+                        name: c.name.clone().unwrap_or_else(|| c.text.clone()),
+                        type_name: String::new(),
+                    })
+                    .collect(),
                 runs: vec![RUN],
             };
             let names: Vec<String> = select.items.iter().map(names::of_item).collect();
-            replacements.push((block.span.clone(), rewrite(&block.block, matched, &stored, &names)));
+            replacements.push((block.span.clone(), rewrite(&block.block, matched, &stored, &names, sql)));
             used.push(view.name.clone());
         }
     }

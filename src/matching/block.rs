@@ -21,7 +21,12 @@ pub struct Block {
     pub outputs: Vec<Output>,
     pub group_by: Vec<Keyed>,
     pub distinct: bool,
+    /// `ROLLUP` or `CUBE` over the group keys.
+    pub subtotals: Option<&'static str>,
     pub with_totals: bool,
+    /// Sub-queries inside expressions, as byte ranges of the text; whoever sends a rewrite must know that they stand for
+    /// themselves (read no name of this block).
+    pub subqueries: Vec<std::ops::Range<usize>>,
     pub having: Option<Keyed>,
     /// Expression and direction as written.
     pub order_by: Vec<(Keyed, String)>,
@@ -55,13 +60,30 @@ impl Block {
         if let Some(what) = &select.unsupported {
             return Err(BlockRefusal::Unsupported(what.clone()));
         }
+        // `a RIGHT JOIN b` is `b LEFT JOIN a`: one form for both.
+        let mut swapped;
+        let mut select = select;
+        if let [_, right] = &*select.from
+            && right.join == JoinKind::Right
+        {
+            swapped = select.clone();
+            swapped.from.swap(0, 1);
+            let constraint = std::mem::replace(&mut swapped.from[0].constraint, Constraint::None);
+            swapped.from[0].join = JoinKind::Inner;
+            swapped.from[1].join = JoinKind::Left;
+            swapped.from[1].constraint = constraint;
+            select = &swapped;
+        }
         let resolver = Resolver::new(select, scope, database, schema)?;
         let keyed = |expr: &Expr| -> Result<Keyed, BlockRefusal> {
             Ok(Keyed::new(&resolver.resolve(expr, &mut Vec::new())?, &resolver.names))
         };
         let mut outputs = Vec::with_capacity(select.items.len());
         for item in &select.items {
-            outputs.push(Output { expr: keyed(&item.expr)?, alias: item.alias.clone(), span: item.span.clone() });
+            // Inside its own definition an alias is the column of that name.
+            let mut open: Vec<String> = item.alias.iter().cloned().collect();
+            let expr = Keyed::new(&resolver.resolve(&item.expr, &mut open)?, &resolver.names);
+            outputs.push(Output { expr, alias: item.alias.clone(), span: item.span.clone() });
         }
         let (conjuncts, outer_joins) = resolver.filters(select, &keyed)?;
         // A whole number in GROUP BY, ORDER BY or LIMIT BY is the position of an output.
@@ -95,20 +117,44 @@ impl Block {
         if !aggregated && group_by.is_empty() && !select.distinct {
             return Err(BlockRefusal::NotAggregated);
         }
-        Ok(Block {
+        let mut block = Block {
             tables: resolver.names,
             outer_joins,
             conjuncts,
             outputs,
             group_by,
             distinct: select.distinct,
+            subtotals: select.subtotals,
             with_totals: select.with_totals,
+            subqueries: Vec::new(),
             having,
             order_by,
             limit_by,
             limit: select.limit.clone(),
             aggregated,
-        })
+        };
+        let mut subqueries = Vec::new();
+        block.visit(&mut |keyed| {
+            keyed.expr.any(&mut |expr| {
+                if let Expr::Subquery(range) = expr
+                    && !subqueries.contains(range)
+                {
+                    subqueries.push(range.clone());
+                }
+                false
+            });
+        });
+        block.subqueries = subqueries;
+        Ok(block)
+    }
+
+    /// Shows every expression of the block.
+    fn visit(&self, see: &mut dyn FnMut(&Keyed)) {
+        self.outputs.iter().for_each(|o| see(&o.expr));
+        self.conjuncts.iter().chain(&self.group_by).chain(&self.having).for_each(&mut *see);
+        self.outer_joins.iter().for_each(|(_, _, on)| see(on));
+        self.order_by.iter().for_each(|(expr, _)| see(expr));
+        self.limit_by.iter().flat_map(|(_, list)| list).for_each(&mut *see);
     }
 
     /// Whether the block gives one row per distinct output instead of one per group.
@@ -119,7 +165,7 @@ impl Block {
     /// The columns of the block's tables that it reads, without repetition.
     pub fn columns_read(&self) -> Vec<(TableName, String)> {
         let mut found = Vec::new();
-        let mut visit = |keyed: &Keyed| {
+        self.visit(&mut |keyed| {
             keyed.expr.any(&mut |expr| {
                 if let Expr::Column { table, name } = expr {
                     let column = (self.tables[*table].clone(), name.clone());
@@ -129,12 +175,7 @@ impl Block {
                 }
                 false
             });
-        };
-        self.outputs.iter().for_each(|o| visit(&o.expr));
-        self.conjuncts.iter().chain(&self.group_by).chain(&self.having).for_each(&mut visit);
-        self.outer_joins.iter().for_each(|(_, _, on)| visit(on));
-        self.order_by.iter().for_each(|(expr, _)| visit(expr));
-        self.limit_by.iter().flat_map(|(_, list)| list).for_each(visit);
+        });
         found
     }
 }
@@ -298,7 +339,6 @@ impl<'a> Resolver<'a> {
     fn resolve(&self, expr: &Expr, open: &mut Vec<String>) -> Result<Expr, BlockRefusal> {
         match expr {
             Expr::Name(parts) => self.name(parts, open),
-            Expr::Subquery(_) => Err(BlockRefusal::Unsupported("a sub-query inside an expression".into())),
             Expr::Lambda { parameters, body } => {
                 // A parameter hides aliases and columns; marking it as open keeps it a plain name.
                 let hidden: Vec<String> = parameters.iter().map(|p| format!("\u{1}{p}")).collect();

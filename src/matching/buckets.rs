@@ -29,18 +29,49 @@ const OF_DAY: [(&str, u8); 15] = [
     ("toDate", 1),
 ];
 
+/// Buckets within a day, in minutes. Each is a function of every one that divides it; days are functions of all.
+const WITHIN_DAY: [(&str, u32); 5] = [
+    ("toStartOfMinute", 1),
+    ("toStartOfFiveMinutes", 5),
+    ("toStartOfTenMinutes", 10),
+    ("toStartOfFifteenMinutes", 15),
+    ("toStartOfHour", 60),
+];
+
 /// Buckets whose value is their own first day, with the same rank.
 const FIRST_DAYS: [(&str, u8); 4] =
     [("toDate", 1), ("toStartOfMonth", 2), ("toStartOfQuarter", 3), ("toStartOfYear", 4)];
 
-/// Ways to compute `function(column)` from another function of the same column: the function whose value is needed, and
-/// the expression over that value.
-pub fn coarsenings(
-    function: &str,
-    column: &Expr,
-    tables: &[TableName],
-    schema: &Schema,
-) -> Vec<(Expr, fn(Expr) -> Expr)> {
+/// A way to compute a function of a column from another function of the same column.
+pub struct Coarsening {
+    /// The function whose value is needed.
+    pub finer: Expr,
+    compute: Compute,
+}
+
+enum Compute {
+    /// `function(value)`: the value is a moment inside the coarser bucket.
+    Apply(String),
+    /// `cast(intDiv(value, divisor))`, for numbers like YYYYMM.
+    Quotient(&'static str, i128),
+    /// `cast(value % divisor)`.
+    Remainder(&'static str, i128),
+}
+
+impl Coarsening {
+    /// The expression over the finer function's value.
+    pub fn over(&self, value: Expr) -> Expr {
+        let call = |function: &str, arguments| Expr::call(function, arguments);
+        match &self.compute {
+            Compute::Apply(function) => call(function, vec![value]),
+            Compute::Quotient(cast, divisor) => call(cast, vec![call("intDiv", vec![value, int_literal(*divisor)])]),
+            Compute::Remainder(cast, divisor) => call(cast, vec![call("modulo", vec![value, int_literal(*divisor)])]),
+        }
+    }
+}
+
+/// Ways to compute `function(column)` from another function of the same column.
+pub fn coarsenings(function: &str, column: &Expr, tables: &[TableName], schema: &Schema) -> Vec<Coarsening> {
     let Expr::Column { table, name } = column else { return Vec::new() };
     let type_name =
         tables.get(*table).and_then(|t| schema.table(t)).and_then(|t| t.column(name)).map(|c| &*c.type_name);
@@ -48,60 +79,30 @@ pub fn coarsenings(
     if bare != "Date" && bare != "DateTime" && !bare.starts_with("DateTime(") {
         return Vec::new();
     }
-    let mut ways: Vec<(Expr, fn(Expr) -> Expr)> = Vec::new();
-    let of = |function: &str| Expr::call(function, vec![column.clone()]);
-    let parts: &[(&str, fn(Expr) -> Expr)] = match function {
-        "toYear" => &[("toYYYYMM", |v| year_part(v, 100)), ("toYYYYMMDD", |v| year_part(v, 10_000))],
-        "toMonth" => &[("toYYYYMM", |v| cast("toUInt8", Expr::call("modulo", vec![v, int_literal(100)])))],
-        "toYYYYMM" => &[("toYYYYMMDD", |v| cast("toUInt32", Expr::call("intDiv", vec![v, int_literal(100)])))],
-        _ => &[],
+    let way = |finer: &str, compute| Coarsening { finer: Expr::call(finer, vec![column.clone()]), compute };
+    let apply = |finer: &str| way(finer, Compute::Apply(function.to_string()));
+    let mut ways = match function {
+        "toYear" => vec![
+            way("toYYYYMM", Compute::Quotient("toUInt16", 100)),
+            way("toYYYYMMDD", Compute::Quotient("toUInt16", 10_000)),
+        ],
+        "toMonth" => vec![way("toYYYYMM", Compute::Remainder("toUInt8", 100))],
+        "toYYYYMM" => vec![way("toYYYYMMDD", Compute::Quotient("toUInt32", 100))],
+        _ => Vec::new(),
     };
-    ways.extend(parts.iter().map(|(finer, compute)| (of(finer), *compute)));
-    if let Some((_, rank)) = OF_DAY.iter().find(|(f, _)| *f == function) {
-        for (bucket, fine) in FIRST_DAYS {
-            if bucket != function && fine <= *rank {
-                ways.push((of(bucket), apply(function)));
-            }
+    let rank = OF_DAY.iter().find(|(f, _)| *f == function).map(|(_, rank)| *rank);
+    if bare != "Date" {
+        let minutes = WITHIN_DAY.iter().find(|(f, _)| *f == function).map(|(_, minutes)| *minutes);
+        let is_of_day = function == "toStartOfDay" || rank.is_some();
+        let fits = |fine: u32| is_of_day || minutes.is_some_and(|coarse| coarse != fine && coarse % fine == 0);
+        ways.extend(WITHIN_DAY.iter().filter(|(_, fine)| fits(*fine)).map(|(bucket, _)| apply(bucket)));
+        if rank.is_some() {
+            ways.push(apply("toStartOfDay"));
         }
     }
+    let fits = |bucket: &str, fine: u8| bucket != function && rank.is_some_and(|rank| fine <= rank);
+    ways.extend(FIRST_DAYS.iter().filter(|(bucket, fine)| fits(bucket, *fine)).map(|(bucket, _)| apply(bucket)));
     ways
-}
-
-fn cast(function: &str, expr: Expr) -> Expr {
-    Expr::call(function, vec![expr])
-}
-
-fn year_part(value: Expr, divisor: i128) -> Expr {
-    cast("toUInt16", Expr::call("intDiv", vec![value, int_literal(divisor)]))
-}
-
-/// The function of the first day, as a plain function pointer for each name.
-fn apply(function: &str) -> fn(Expr) -> Expr {
-    macro_rules! table {
-        ($($name:literal),+) => {
-            match function {
-                $($name => |day| cast($name, day),)+
-                _ => |day| day,
-            }
-        };
-    }
-    table!(
-        "toYear",
-        "toStartOfYear",
-        "toQuarter",
-        "toStartOfQuarter",
-        "toMonth",
-        "toYYYYMM",
-        "toStartOfMonth",
-        "toDayOfMonth",
-        "toDayOfWeek",
-        "toDayOfYear",
-        "toYYYYMMDD",
-        "toISOWeek",
-        "toISOYear",
-        "toMonday",
-        "toDate"
-    )
 }
 
 /// `d >= '1997-01-01'` as `toYear(d) >= 1997`: comparisons of a Date column with the edge of a bucket, as comparisons of

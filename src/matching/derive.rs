@@ -117,17 +117,19 @@ impl Deriver<'_> {
                     Err(missing) => missing,
                 };
                 if let ([argument], None) = (&*call.arguments, &call.parameters) {
-                    for (finer, compute) in buckets::coarsenings(&call.function, argument, tables, self.schema) {
-                        if let Some(dimension) = self.dimension(&Keyed::new(&finer, tables).key) {
-                            return Ok(compute(dimension));
+                    for way in buckets::coarsenings(&call.function, argument, tables, self.schema) {
+                        if let Some(dimension) = self.dimension(&Keyed::new(&way.finer, tables).key) {
+                            return Ok(way.over(dimension));
                         }
                     }
                 }
-                Err(missing)
+                let mut same = buckets::aligned(expr, tables, self.schema).into_iter();
+                same.find_map(|same| self.row(&Keyed::new(&same, tables)).ok()).ok_or(missing)
             }
             Expr::Lambda { .. } => self.children(expr, &|child| self.row(child)),
             Expr::Call(call) => Err(format!("{}(..)", call.name)),
-            Expr::Subquery(_) | Expr::Star => Err("an expression that is not understood".into()),
+            Expr::Subquery(_) => Ok(expr.expr.clone()),
+            Expr::Star => Err("an expression that is not understood".into()),
         }
     }
 
@@ -149,7 +151,7 @@ impl Deriver<'_> {
             return Ok(key.clone());
         }
         match &expr.expr {
-            Expr::Literal(_) | Expr::Parameter(_) | Expr::Name(_) => Ok(expr.expr.clone()),
+            Expr::Literal(_) | Expr::Parameter(_) | Expr::Name(_) | Expr::Subquery(_) => Ok(expr.expr.clone()),
             Expr::Call(call) if functions::aggregate(&call.function).is_some() => {
                 self.aggregate(expr, call).ok_or_else(|| Refusal::Aggregate(self.shown(expr)))
             }

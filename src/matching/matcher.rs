@@ -9,7 +9,6 @@
 use std::collections::HashMap;
 
 use super::block::Block;
-use super::buckets;
 use super::derive::{Classes, Deriver, equality};
 use super::domain::Domains;
 use super::normal::Keyed;
@@ -115,14 +114,7 @@ fn compensating_predicates(subject: &Subject<'_>, deriver: &Deriver<'_>) -> Resu
         if holds_in_view {
             continue;
         }
-        let direct = deriver.row(conjunct);
-        let derived = direct.or_else(|missing| {
-            buckets::aligned(conjunct, &block.tables, subject.schema)
-                .iter()
-                .find_map(|same| deriver.row(&Keyed::new(same, &block.tables)).ok())
-                .ok_or(missing)
-        });
-        filters.push(derived.map_err(Refusal::Filter)?);
+        filters.push(deriver.row(conjunct).map_err(Refusal::Filter)?);
     }
     Ok(filters)
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::block::Block;
 use super::matcher::Match;
 use crate::sql::lexer::backquote;
-use crate::sql::render::render;
+use crate::sql::render::{render, string_literal};
 use crate::sql::tree::Expr;
 
 /// Alias of the view's table in a rewritten block: qualified columns cannot be taken for aliases of the query.
@@ -16,16 +16,40 @@ const VIEW_ALIAS: &str = "_tributary";
 pub struct StoredView {
     pub database: String,
     pub table: String,
-    /// Names of the stored columns, by position in the view.
-    pub columns: Vec<String>,
+    /// The stored columns, by position in the view.
+    pub columns: Vec<StoredColumn>,
     /// Live runs; a query must name them.
     pub runs: Vec<u64>,
 }
 
-/// The block rewritten to read the view; `names` are the names of its result columns.
-pub fn rewrite(block: &Block, matched: &Match, stored: &StoredView, names: &[String]) -> String {
-    let column = |position: usize, _: &str| format!("{VIEW_ALIAS}.{}", backquote(&stored.columns[position]));
-    let text = |expr: &Expr| render(expr, &column, &|_| String::new());
+/// A column of a view's table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredColumn {
+    pub name: String,
+    /// As ClickHouse spells it; empty where it is not known.
+    pub type_name: String,
+}
+
+impl StoredColumn {
+    /// The column as an expression of the type that its values have. `min`, `max`, `any` and `anyLast` give the type of
+    /// their argument, and must not give `SimpleAggregateFunction(..)`.
+    fn expression(&self) -> String {
+        let column = format!("{VIEW_ALIAS}.{}", backquote(&self.name));
+        let inner = ["min, ", "max, ", "any, ", "anyLast, "].iter().find_map(|function| {
+            self.type_name.strip_prefix("SimpleAggregateFunction(")?.strip_prefix(function)?.strip_suffix(')')
+        });
+        match inner {
+            Some(inner) => format!("CAST({column}, {})", string_literal(inner)),
+            None => column,
+        }
+    }
+}
+
+/// The block rewritten to read the view; `names` are the names of its result columns, `original` is the text from which
+/// sub-queries are taken over.
+pub fn rewrite(block: &Block, matched: &Match, stored: &StoredView, names: &[String], original: &str) -> String {
+    let column = |position: usize, _: &str| stored.columns[position].expression();
+    let text = |expr: &Expr| render(expr, &column, &|range| original[range].to_string());
     let list = |exprs: &[Expr]| exprs.iter().map(text).collect::<Vec<_>>().join(", ");
     let mut sql = String::from(if block.distinct { "SELECT DISTINCT " } else { "SELECT " });
     for (i, (output, name)) in matched.outputs.iter().zip(names).enumerate() {
@@ -41,6 +65,9 @@ pub fn rewrite(block: &Block, matched: &Match, stored: &StoredView, names: &[Str
     }
     if !matched.group_by.is_empty() {
         let _ = write!(sql, " GROUP BY {}", list(&matched.group_by));
+        if let Some(subtotals) = block.subtotals {
+            let _ = write!(sql, " WITH {subtotals}");
+        }
         if block.with_totals {
             sql.push_str(" WITH TOTALS");
         }

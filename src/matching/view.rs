@@ -118,6 +118,7 @@ impl View {
             (!select.order_by.is_empty(), "ORDER BY"),
             (select.limit.is_some() || select.limit_by.is_some(), "LIMIT"),
             (select.with_totals, "WITH TOTALS"),
+            (select.subtotals.is_some(), "ROLLUP or CUBE"),
             (select.distinct, "DISTINCT"),
             (!statement.settings.is_empty(), "SETTINGS"),
             (statement.format.is_some(), "FORMAT"),
@@ -138,6 +139,10 @@ impl View {
             let (hint, offset) = explain(&refusal, query, schema);
             ViewError::new(refusal.to_string(), hint, offset)
         })?;
+        if let Some(range) = block.subqueries.first() {
+            let hint = "join the table, or filter in the queries";
+            return Err(ViewError::new("a view cannot have a sub-query", hint, range.start));
+        }
         let volatile = |k: &Keyed| {
             k.expr.any(&mut |e| {
                 matches!(e, Expr::Call(c) if functions::is_constant_per_query(&c.function))

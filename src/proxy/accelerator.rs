@@ -13,7 +13,7 @@ use super::query::{Decision, IncomingQuery, Mode, Wish};
 use super::shapes::Shapes;
 use crate::maintain::look::{Coverage, Covered, Look, LookError, Looker};
 use crate::matching::plan::{Plan, PlannedBlock, may_concern, plan, splice};
-use crate::matching::rewrite::{StoredView, rewrite};
+use crate::matching::rewrite::{StoredColumn, StoredView, rewrite};
 use crate::matching::schema::{Schema, TableName};
 use crate::matching::settings::first_that_matters;
 use crate::matching::view::View;
@@ -200,10 +200,15 @@ impl Accelerator {
         let stored = StoredView {
             database: coverage.storage.database,
             table: coverage.storage.table,
-            columns: known.storage.columns.iter().map(|c| c.name.clone()).collect(),
+            columns: known
+                .storage
+                .columns
+                .iter()
+                .map(|c| StoredColumn { name: c.name.clone(), type_name: c.type_name.clone() })
+                .collect(),
             runs: coverage.runs,
         };
-        let text = |names: &[String]| rewrite(&block.block, matched, &stored, names);
+        let text = |names: &[String]| rewrite(&block.block, matched, &stored, names, &query.sql);
         let names = self.shapes.names(query, database, block, &candidate.view.name, text).await;
         let names = names.map_err(|why| format!("view {}: {why}", candidate.view.name))?;
         Ok((candidate.view.name.clone(), text(&names)))

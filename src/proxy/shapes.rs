@@ -57,7 +57,6 @@ impl Shapes {
         view: &str,
         rewrite: impl Fn(&[String]) -> String,
     ) -> Verdict {
-        let original = &query.sql[block.span.clone()];
         let shape = Shape {
             identity: (*query.identity).clone(),
             database: database.into(),
@@ -70,7 +69,7 @@ impl Shapes {
             return known.1.clone();
         }
         let asked_at = Instant::now();
-        let verdict = match self.compare(query, database, original, rewrite).await {
+        let verdict = match self.compare(query, database, block, rewrite).await {
             Ok(verdict) => verdict,
             Err(ProbeError::Refused { message, .. }) => Err(first_line(&message)),
             Err(error @ ProbeError::Unreachable { .. }) => return Err(error.to_string()),
@@ -86,10 +85,15 @@ impl Shapes {
         &self,
         query: &IncomingQuery,
         database: &str,
-        original: &str,
+        block: &PlannedBlock,
         rewrite: impl Fn(&[String]) -> String,
     ) -> Result<Verdict, ProbeError> {
-        let wanted = self.describe(query, database, original).await?;
+        let wanted = self.describe(query, database, &query.sql[block.span.clone()]).await?;
+        // A sub-query that names something of the block around it cannot be described alone.
+        for range in &block.block.subqueries {
+            let inner = &query.sql[range.start + 1..range.end - 1];
+            self.describe(query, database, inner).await?;
+        }
         let names: Vec<String> = wanted.iter().map(|column| column.name.clone()).collect();
         let got = self.describe(query, database, &rewrite(&names)).await?;
         let different = wanted.iter().zip(&got).find(|(a, b)| a != b);

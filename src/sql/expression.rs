@@ -34,8 +34,17 @@ impl Dialect for Tuned {
     fn is_identifier_part(&self, c: char) -> bool {
         self.0.is_identifier_part(c)
     }
-    fn supports_array_typedef_with_brackets(&self) -> bool {
-        self.0.supports_array_typedef_with_brackets()
+    fn supports_filter_during_aggregation(&self) -> bool {
+        true
+    }
+    fn supports_in_unparenthesized_expr(&self) -> bool {
+        self.0.supports_in_unparenthesized_expr()
+    }
+    fn supports_tuple_element_access(&self) -> bool {
+        self.0.supports_tuple_element_access()
+    }
+    fn supports_array_typedef_with_parentheses(&self) -> bool {
+        self.0.supports_array_typedef_with_parentheses()
     }
     fn supports_lambda_functions(&self) -> bool {
         self.0.supports_lambda_functions()
@@ -171,7 +180,10 @@ fn prepare(
                         return Err(unsupported("a TIMESTAMP literal"));
                     }
                     "OVER" => return Err(unsupported("a window function")),
-                    "FILTER" if next_is("(") => return Err(unsupported("FILTER after an aggregate function")),
+                    "FILTER" if next_is("(") && blocks.tokens.get(at + 2).is_some_and(|t| t.is_word(sql, "WHERE")) => {
+                        out.push(SqlToken::make_word("FILTER", None));
+                    }
+                    "WHERE" => out.push(SqlToken::make_word("WHERE", None)),
                     "GLOBAL" | "DIV" | "MOD" | "REGEXP" | "EXISTS" | "RESPECT" | "IGNORE" | "COLUMNS" | "APPLY"
                         if next.is_some() =>
                     {
@@ -491,28 +503,26 @@ fn case(
 }
 
 fn function_call(function: &ast::Function, holders: &Placeholders) -> Result<Expr, Unsupported> {
-    let plain = function.over.is_none()
-        && function.filter.is_none()
-        && function.null_treatment.is_none()
-        && function.within_group.is_empty();
+    let plain = function.over.is_none() && function.null_treatment.is_none() && function.within_group.is_empty();
     let [ast::ObjectNamePart::Identifier(ident)] = &*function.name.0 else {
         return Err(unsupported("a qualified function name"));
     };
     if !plain {
         return Err(unsupported(format!("modifiers after {}(..)", ident.value)));
     }
-    let (arguments, distinct) = list(&function.args, holders)?;
+    let (mut arguments, distinct) = list(&function.args, holders)?;
     let parameters = match &function.parameters {
         FunctionArguments::None => None,
         other => Some(list(other, holders)?.0),
     };
-    Ok(Expr::Call(Call {
-        name: ident.value.clone(),
-        function: canonical(&ident.value),
-        parameters,
-        arguments,
-        distinct,
-    }))
+    let mut name = ident.value.clone();
+    if let Some(condition) = &function.filter {
+        // `sum(x) FILTER (WHERE c)` is `sumIf(x, c)`.
+        name.push_str("If");
+        arguments.retain(|argument| *argument != Expr::Star);
+        arguments.push(lower(condition, holders)?);
+    }
+    Ok(Expr::Call(Call { function: canonical(&name), name, parameters, arguments, distinct }))
 }
 
 fn list(arguments: &FunctionArguments, holders: &Placeholders) -> Result<(Vec<Expr>, bool), Unsupported> {

@@ -49,7 +49,7 @@ pub fn parse(sql: &str) -> Result<Statement, ParseError> {
         end -= 1;
     }
     let first = lexed.tokens[..end].iter().find(|t| !t.is_symbol(sql, "("));
-    if !first.is_some_and(|t| t.is_word(sql, "SELECT") || t.is_word(sql, "WITH")) {
+    if !first.is_some_and(|t| ["SELECT", "WITH", "FROM"].iter().any(|w| t.is_word(sql, w))) {
         return Err(ParseError::NotASelect);
     }
     let mut blocks = Blocks { sql, tokens: &lexed.tokens, closes: Vec::new(), statement: Statement::default() };
@@ -252,9 +252,12 @@ impl Blocks<'_> {
                 continue;
             }
             let Some((clause, words)) = self.clause_at(at, range.clone()) else { continue };
+            let first_is_from = found.len() == 1;
             if let Some((last, body)) = found.last_mut() {
                 let repeats = clause == *last && clause == Clause::Limit;
-                if clause < *last || (clause == *last && !repeats) {
+                // `FROM t SELECT a` is read as `SELECT a FROM t`.
+                let from_first = *last == Clause::From && clause == Clause::Select && first_is_from;
+                if (clause < *last && !from_first) || (clause == *last && !repeats) {
                     return unsupported("clauses in an order that is not understood");
                 }
                 body.end = at;
@@ -282,7 +285,8 @@ impl Blocks<'_> {
             "WINDOW" => (Clause::Window, 1),
             "QUALIFY" => (Clause::Qualify, 1),
             "ORDER" if by => (Clause::OrderBy, 2),
-            "LIMIT" | "FETCH" => (Clause::Limit, 0),
+            "LIMIT" => (Clause::Limit, 0),
+            "FETCH" if !self.offset_precedes(at, range.start) => (Clause::Limit, 0),
             // `LIMIT 5 OFFSET 2` is one clause, OFFSET alone is one too.
             "OFFSET" if !self.limit_precedes(at, range.start) => (Clause::Limit, 0),
             "SETTINGS" if self.symbol(at + 2, "=") => (Clause::Settings, 1),
@@ -300,6 +304,11 @@ impl Blocks<'_> {
 
     fn limit_precedes(&self, at: usize, start: usize) -> bool {
         (start..at).rev().take(8).any(|before| self.word(before, "LIMIT"))
+    }
+
+    /// `OFFSET 2 ROWS FETCH FIRST 5 ROWS ONLY` is one clause.
+    fn offset_precedes(&self, at: usize, start: usize) -> bool {
+        (start..at).rev().take(4).any(|before| self.word(before, "OFFSET"))
     }
 
     fn ends(&self, at: usize, end: usize) -> bool {
@@ -380,7 +389,8 @@ impl Blocks<'_> {
         for part in self.split(body) {
             let (range, alias) = self.alias(part.clone())?;
             let span = self.bytes(part);
-            let expr = expression(self, range)?;
+            let is_star = range.len() == 1 && self.symbol(range.start, "*");
+            let expr = if is_star { Expr::Star } else { expression(self, range)? };
             select.items.push(Item { expr, alias, span });
         }
         Ok(())
@@ -547,6 +557,13 @@ impl Blocks<'_> {
             select.with_totals = true;
             return Ok(body.start..at);
         }
+        let subtotals = ["ROLLUP", "CUBE"].into_iter().find(|word| self.word(at + 1, word));
+        let totals = self.word(at + 2, "WITH") && self.word(at + 3, "TOTALS");
+        if subtotals.is_some() && (at + 2 == body.end || (totals && at + 4 == body.end)) {
+            select.subtotals = subtotals;
+            select.with_totals = totals && at + 4 == body.end;
+            return Ok(body.start..at);
+        }
         unsupported(format!("WITH {}", self.tokens.get(at + 1).map_or("", |t| t.text(self.sql)).to_ascii_uppercase()))
     }
 
@@ -556,14 +573,24 @@ impl Blocks<'_> {
             select.grouping = Grouping::All;
             return Ok(());
         }
-        for word in ["ROLLUP", "CUBE", "GROUPING"] {
-            if self.word(body.start, word) {
-                return unsupported(if word == "GROUPING" { "GROUPING SETS" } else { word });
+        let mut body = body;
+        if self.word(body.start, "GROUPING") && self.word(body.start + 1, "SETS") {
+            return unsupported("GROUPING SETS");
+        }
+        for word in ["ROLLUP", "CUBE"] {
+            if self.word(body.start, word) && self.symbol(body.start + 1, "(") {
+                if self.close(body.start + 1)? + 1 != body.end || select.subtotals.replace(word).is_some() {
+                    return unsupported(format!("{word} with other keys"));
+                }
+                body = body.start + 2..body.end - 1;
             }
         }
         select.grouping = Grouping::Expressions;
         for part in self.split(body) {
-            select.group_by.push(expression(self, part)?);
+            let (range, alias) = self.alias(part)?;
+            let expr = expression(self, range)?;
+            select.with.extend(alias.map(|name| With::Alias { name, expr: expr.clone() }));
+            select.group_by.push(expr);
         }
         Ok(())
     }
@@ -613,7 +640,11 @@ impl Blocks<'_> {
             let fine = match token.kind {
                 TokenKind::Number => true,
                 TokenKind::Symbol => [",", "{"].contains(&token.text(self.sql)),
-                TokenKind::Word => self.word(at, "LIMIT") || self.word(at, "OFFSET"),
+                TokenKind::Word => {
+                    const WORDS: [&str; 9] =
+                        ["LIMIT", "OFFSET", "FETCH", "FIRST", "NEXT", "ROW", "ROWS", "ONLY", "TIES"];
+                    WORDS.iter().any(|w| self.word(at, w)) || (self.word(at, "WITH") && self.word(at + 1, "TIES"))
+                }
                 _ => false,
             };
             if !fine {
@@ -686,6 +717,7 @@ mod tests {
             ("CASE WHEN a THEN 1 ELSE 2 END", "multiIf(a, 1, 2)"),
             ("count(DISTINCT a, b)", "count(DISTINCT a, b)"),
             ("quantile(0.9)(x)", "quantile(0.9)(x)"),
+            ("sum(x) FILTER (WHERE y > 1) + count(*) FILTER (WHERE z)", "plus(sumIf(x, greater(y, 1)), countIf(z))"),
             ("t.a.1 + arr[1]", "plus(tupleElement(t.a, 1), arrayElement(arr, 1))"),
             ("arrayMap(x -> x + 1, [1, 2])", "arrayMap((x) -> plus(x, 1), [1, 2])"),
             ("-5 - -a", "minus(-5, negate(a))"),
@@ -707,12 +739,11 @@ mod tests {
             ("SELECT a FROM t ANY LEFT JOIN u ON t.a = u.a", "ANY JOIN"),
             ("SELECT a FROM t ARRAY JOIN b", "ARRAY JOIN"),
             ("SELECT sum(a) OVER () FROM t", "a window function"),
-            ("SELECT a FROM t GROUP BY a WITH ROLLUP", "WITH ROLLUP"),
-            ("SELECT a FROM t LIMIT 1 WITH TIES", "LIMIT with WITH"),
+            ("SELECT a FROM t GROUP BY GROUPING SETS ((a), ())", "GROUPING SETS"),
             ("SELECT a ? 1 : 2 FROM t", "'?' in an expression"),
             ("SELECT -1::Int8", "a cast of a negative number by '::'"),
             ("SELECT (a + 1 AS b) * 2", "an alias inside an expression"),
-            ("SELECT sum(a) FILTER (WHERE b) FROM t", "FILTER after an aggregate function"),
+            ("SELECT sum(a) FILTER (b) FROM t", "an expression that is not understood"),
         ] {
             assert_eq!(one(sql).unsupported.as_deref(), Some(reason), "{sql}");
         }

@@ -197,6 +197,8 @@ pub struct Select {
     pub filters: Vec<Expr>,
     pub grouping: Grouping,
     pub group_by: Vec<Expr>,
+    /// `ROLLUP` or `CUBE` over the group keys.
+    pub subtotals: Option<&'static str>,
     /// `WITH TOTALS` after GROUP BY.
     pub with_totals: bool,
     pub having: Option<Expr>,
