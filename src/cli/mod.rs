@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 pub mod bench;
+pub mod bench_merge;
 pub mod check;
 pub mod connect;
 pub mod demo;

@@ -1,8 +1,9 @@
 //! A table of groups: an index from keys to group numbers, and one table of states per column.
 
+use super::batches::States;
 use super::hash::Space;
+use super::keys::Finished;
 use super::opaque::Unmerged;
-use super::{States, keys::Finished};
 use crate::state::{LaneSlice, Run, StateError, Table, Word};
 
 /// Slots per group at least: a load factor of at most one half keeps probes short.

@@ -10,6 +10,10 @@ pub(crate) trait Space: Sync {
     type Key: Word;
     fn hash(&self, key: Self::Key) -> u64;
     fn same(&self, a: Self::Key, b: Self::Key) -> bool;
+    /// Number of keys that there can be, where it is small enough for a directly indexed table.
+    fn domain(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// Random per process and merge, so that nobody can craft keys that collide.
@@ -40,8 +44,14 @@ impl Seed {
 
 /// Keys packed into one word.
 pub(crate) struct Packed<K> {
-    pub seed: Seed,
-    pub word: std::marker::PhantomData<fn(K)>,
+    seed: Seed,
+    word: std::marker::PhantomData<fn(K)>,
+}
+
+impl<K> Packed<K> {
+    pub fn new(seed: Seed) -> Self {
+        Self { seed, word: std::marker::PhantomData }
+    }
 }
 
 impl Space for Packed<u64> {
@@ -77,6 +87,26 @@ impl Space for Packed<[u64; 4]> {
     #[inline]
     fn same(&self, a: [u64; 4], b: [u64; 4]) -> bool {
         a == b
+    }
+}
+
+/// Keys of few bits, which are their own hash: a slot for each, and buckets that are ranges of keys.
+pub(crate) struct Direct {
+    pub bits: u32,
+}
+
+impl Space for Direct {
+    type Key = u64;
+    #[inline]
+    fn hash(&self, key: u64) -> u64 {
+        key | key << (64 - self.bits)
+    }
+    #[inline]
+    fn same(&self, a: u64, b: u64) -> bool {
+        a == b
+    }
+    fn domain(&self) -> Option<usize> {
+        Some(1 << self.bits)
     }
 }
 

@@ -9,8 +9,11 @@
 
 use hashbrown::HashMap;
 
-use super::hash::{Packed, Seed, Serialized, Space};
-use super::{MergeError, Options, Piece, Prepared, Strategy, parallel, radix, serial, serialized};
+use super::batches::Batches;
+use super::hash::{Direct, Packed, Seed, Serialized, Space};
+use super::{
+    MergeError, Options, Piece, Prepared, Strategy, local, parallel, radix, serial, serialized, sharded, tree,
+};
 use crate::state::{Lane, Word, reference};
 use crate::wire::{Block, Bytes, Data, DataType, Reader};
 
@@ -18,6 +21,11 @@ use crate::wire::{Block, Bytes, Data, DataType, Reader};
 const OUTPUT_ROWS: usize = 1 << 16;
 /// Below this many rows the two levels of `radix` cost more than they save.
 const RADIX_ROWS_MIN: usize = 1 << 14;
+
+/// Keys of at most so many bits index a table directly.
+const DIRECT_BITS_MAX: u32 = 20;
+/// Groups of which a worker's own table stays in its cache.
+const FIXED_GROUPS_MAX: usize = 1 << 16;
 
 /// Keys and states of finished groups, the keys still packed.
 pub(crate) struct Finished<K> {
@@ -413,54 +421,74 @@ fn low_cardinality(values: &Data, mut ids: Vec<u32>) -> Data {
 }
 
 /// Runs the strategy over keys of the plan's form.
-pub(crate) fn dispatch(plan: &KeyPlan, mut prepared: Prepared, options: &Options) -> Result<Vec<Piece>, MergeError> {
-    let lanes = std::mem::take(&mut prepared.keys);
-    macro_rules! packed {
-        ($word:ty, $variant:ident) => {{
-            let space = Packed::<$word> { seed: plan.seed, word: std::marker::PhantomData };
-            let keys = lanes.into_iter().map(|lane| match lane {
+pub(crate) fn dispatch(plan: &KeyPlan, prepared: Prepared, options: &Options) -> Result<Vec<Piece>, MergeError> {
+    let Prepared { keys: packed, arenas, lanes, states } = prepared;
+    macro_rules! words {
+        ($variant:ident) => {
+            packed.into_iter().map(|lane| match lane {
                 Lane::$variant(words) => words,
                 other => unreachable!("all keys have the same width: {other:?}"),
-            });
-            run(&space, keys.collect(), prepared, options, |words| plan.unpack_words(words))
-        }};
+            })
+        };
     }
+    let seed = plan.seed;
     match plan.bits {
-        Some(0..=64) => packed!(u64, W8),
-        Some(65..=128) => packed!(u128, W16),
-        Some(_) => packed!([u64; 4], W32),
+        Some(bits @ 1..=DIRECT_BITS_MAX) => {
+            let batches = Batches { keys: words!(W8).collect(), lanes, states };
+            run(&Direct { bits }, batches, options, |words| plan.unpack_words(words))
+        }
+        Some(0..=64) => {
+            let batches = Batches { keys: words!(W8).collect(), lanes, states };
+            run(&Packed::<u64>::new(seed), batches, options, |words| plan.unpack_words(words))
+        }
+        Some(65..=128) => {
+            let batches = Batches { keys: words!(W16).collect(), lanes, states };
+            run(&Packed::<u128>::new(seed), batches, options, |words| plan.unpack_words(words))
+        }
+        Some(_) => {
+            let batches = Batches { keys: words!(W32).collect(), lanes, states };
+            run(&Packed::<[u64; 4]>::new(seed), batches, options, |words| plan.unpack_words(words))
+        }
         None => {
-            let keys = lanes.into_iter().map(|lane| match lane {
-                Lane::W16(words) => words,
-                other => unreachable!("serialised keys are 16 bytes: {other:?}"),
-            });
-            let arenas = std::mem::take(&mut prepared.arenas);
-            let space = Serialized { arenas: &arenas };
-            run(&space, keys.collect(), prepared, options, |words| plan.unserialize(words, &arenas))
+            let batches = Batches { keys: words!(W16).collect(), lanes, states };
+            run(&Serialized { arenas: &arenas }, batches, options, |words| plan.unserialize(words, &arenas))
         }
     }
 }
 
 fn run<S: Space>(
     space: &S,
-    keys: Vec<Vec<S::Key>>,
-    prepared: Prepared,
+    batches: Batches<S::Key>,
     options: &Options,
     unpack: impl Fn(&[S::Key]) -> Vec<Data> + Sync,
 ) -> Result<Vec<Piece>, MergeError> {
-    let rows: usize = keys.iter().map(Vec::len).sum();
-    let states = &prepared.states;
-    let finished = match options.strategy {
-        Strategy::Serial => serial::merge(space, &keys, &prepared.lanes, states)?,
-        Strategy::Auto if rows < RADIX_ROWS_MIN => serial::merge(space, &keys, &prepared.lanes, states)?,
-        Strategy::Auto | Strategy::Radix => radix::merge(space, keys, prepared.lanes, states, options.threads)?,
+    let threads = options.threads;
+    let finished = match choose(options.strategy, batches.rows(), space.domain()) {
+        Strategy::Serial => serial::merge(space, &batches)?,
+        Strategy::Sharded => sharded::merge(space, batches, threads)?,
+        Strategy::Tree => tree::merge(space, batches, threads)?,
+        Strategy::Fixed => local::merge(space, batches, threads)?,
+        Strategy::Auto | Strategy::Radix => radix::merge(space, batches, threads)?,
     };
     parallel::each(
-        options.threads,
+        threads,
         coalesce(finished),
         || (),
         |(), finished| Ok(Piece { rows: finished.keys.len(), keys: unpack(&finished.keys), states: finished.states }),
     )
+}
+
+/// What `Auto` stands for.
+fn choose(strategy: Strategy, rows: usize, domain: Option<usize>) -> Strategy {
+    match strategy {
+        Strategy::Auto if rows < RADIX_ROWS_MIN => Strategy::Fixed,
+        // Every worker's table has to pay for itself: there are more rows than groups to merge again.
+        Strategy::Auto if domain.is_some_and(|domain| domain <= FIXED_GROUPS_MAX && domain * 4 <= rows) => {
+            Strategy::Fixed
+        }
+        Strategy::Auto => Strategy::Radix,
+        strategy => strategy,
+    }
 }
 
 /// Puts small pieces together.

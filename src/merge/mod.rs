@@ -8,21 +8,28 @@
 //! Rows of one key are merged in the order of the inputs, whatever the strategy, except by `sharded`, where workers
 //! race: so `anyLast` takes the last one.
 
+mod batches;
 mod cells;
 mod hash;
 mod keys;
+mod local;
 mod opaque;
 mod parallel;
 mod radix;
 mod scatter;
 mod serial;
 mod serialized;
+mod sharded;
 #[cfg(test)]
 mod tests;
+mod tree;
 
-use crate::state::{self, Function, Lane, Split, StateError};
+use std::sync::Arc;
+
+use crate::state::{self, Lane, StateError};
 use crate::wire::{Block, Bytes, Column, Data, DataType};
 
+use batches::{Functions, States};
 use keys::KeyPlan;
 
 /// What the columns of the inputs are: first the group key, then one column per state.
@@ -37,12 +44,18 @@ pub struct Layout {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strategy {
-    /// By the number of cells and the size of the key domain.
+    /// By the number of rows and of groups, and by the size of the key domain.
     Auto,
     /// One growing table, cell by cell, in one thread: the baseline.
     Serial,
+    /// Tables behind locks, chosen by hash.
+    Sharded,
     /// Two levels, by the high bits of a seeded hash.
     Radix,
+    /// Pairs of tables upward, each pair by `Radix`.
+    Tree,
+    /// A table per worker, merged by `Radix` at the end: for few groups. Keys of a small domain index it directly.
+    Fixed,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -87,7 +100,7 @@ pub fn merge(inputs: Vec<Block>, layout: &Layout, options: &Options) -> Result<V
         DataType::Aggregate(_) => arrived,
         _ => stored,
     });
-    let functions = types.map(|type_| state::function(type_).ok()).collect();
+    let functions = types.map(|type_| state::function(type_).ok().map(Arc::from)).collect();
     let prepared = prepare(inputs, &plan, functions, layout.key_count, options.threads)?;
     let pieces = keys::dispatch(&plan, prepared, options)?;
     Ok(pieces
@@ -128,109 +141,39 @@ fn check_layout(inputs: &[Block], layout: &Layout) -> Result<(), MergeError> {
     Ok(())
 }
 
-/// The inputs in the form that strategies work on.
+/// The inputs with packed keys.
 pub(crate) struct Prepared {
-    /// Packed keys, one lane per batch.
+    /// One lane per batch.
     keys: Vec<Lane>,
-    /// `[batch][lane]`: the lanes of all state columns, one after the other.
-    lanes: Vec<Vec<Lane>>,
-    states: States,
     /// Serialised keys that the packed ones refer to, by batch; empty unless the plan serialises.
     arenas: Vec<Bytes>,
+    lanes: Vec<Vec<Lane>>,
+    states: States,
 }
-
-/// The state columns of a merge.
-pub(crate) struct States {
-    columns: Vec<StateColumn>,
-}
-
-pub(crate) struct StateColumn {
-    /// How states are merged, or the form of opaque ones.
-    kind: Result<Box<dyn Function>, opaque::Form>,
-    /// Where the column's lanes are among all lanes.
-    lanes: std::ops::Range<usize>,
-    /// By batch, the buffers that references point into; empty without references.
-    sources: Vec<Bytes>,
-}
-
-impl States {
-    fn has_opaque(&self) -> bool {
-        self.columns.iter().any(|column| column.kind.is_err())
-    }
-}
-
-/// Lanes of one column of one batch, and what references in them point into.
-type Taken = (Split, Option<opaque::Form>);
 
 fn prepare(
     inputs: Vec<Block>,
     plan: &KeyPlan,
-    functions: Vec<Option<Box<dyn Function>>>,
+    functions: Functions,
     key_count: usize,
     threads: usize,
 ) -> Result<Prepared, MergeError> {
     let tasks: Vec<(usize, Block)> = inputs.into_iter().enumerate().collect();
-    let batches = parallel::each(
-        threads,
-        tasks,
-        || (),
-        |(), (number, mut block)| {
-            let states = block.columns.split_off(key_count);
-            let keys = plan.pack(number, &block);
-            let taken = functions.iter().zip(states).map(|(function, column)| match function {
-                Some(function) => Ok((function.split(column.data)?, None)),
-                None => {
-                    let (form, values) = opaque::Form::take(column.data);
-                    Ok((Split::Rows { values, absent: None }, Some(form)))
-                }
-            });
-            Ok::<_, MergeError>((keys, taken.collect::<Result<Vec<Taken>, StateError>>()?))
-        },
-    )?;
-    let mut columns: Vec<(Option<Box<dyn Function>>, StateColumn)> = functions
-        .into_iter()
-        .map(|function| {
-            let column = StateColumn { kind: Err(opaque::Form::Bytes), lanes: 0..0, sources: Vec::new() };
-            (function, column)
-        })
-        .collect();
+    let split = |(): &mut (), (number, mut block): (usize, Block)| {
+        let states = block.columns.split_off(key_count);
+        let (keys, arena) = plan.pack(number, &block);
+        let states = states.into_iter().map(|column| column.data).collect();
+        Ok::<_, MergeError>((keys, arena, batches::take(&functions, states)?))
+    };
     let mut prepared = (Vec::new(), Vec::new(), Vec::new());
-    for (batch, ((keys, arena), taken)) in batches.into_iter().enumerate() {
+    for (keys, arena, taken) in parallel::each(threads, tasks, || (), split)? {
         prepared.0.push(keys);
         prepared.1.push(arena);
-        let mut lanes = Vec::new();
-        for ((split, form), (_, column)) in taken.into_iter().zip(&mut columns) {
-            let first = lanes.len();
-            match split {
-                Split::Lanes(words) => lanes.extend(words),
-                Split::Rows { values, absent } => {
-                    lanes.push(Lane::W8(references(batch, values.len(), absent.as_deref())));
-                    column.sources.push(values);
-                }
-            }
-            column.lanes = first..lanes.len();
-            if let Some(form) = form {
-                column.kind = Err(form);
-            }
-        }
-        prepared.2.push(lanes);
+        prepared.2.push(taken);
     }
-    let columns = columns.into_iter().map(|(function, column)| match function {
-        Some(function) => StateColumn { kind: Ok(function), ..column },
-        None => column,
-    });
-    let (keys, arenas, lanes) = prepared;
-    Ok(Prepared { keys, lanes, states: States { columns: columns.collect() }, arenas })
-}
-
-fn references(batch: usize, rows: usize, absent: Option<&[u8]>) -> Vec<u64> {
-    (0..rows)
-        .map(
-            |row| {
-                if absent.is_some_and(|absent| absent[row] != 0) { state::ABSENT } else { state::reference(batch, row) }
-            },
-        )
-        .collect()
+    let (keys, arenas, taken) = prepared;
+    let (lanes, states) = States::assemble(functions, taken);
+    Ok(Prepared { keys, arenas, lanes, states })
 }
 
 /// Some groups, finished.

@@ -18,7 +18,7 @@ pub(crate) struct Unmerged {
 }
 
 /// The form of an opaque column.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Form {
     /// Byte strings, referred to as they are.
     Bytes,

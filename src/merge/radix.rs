@@ -2,39 +2,112 @@
 //!
 //! No locks and no shared tables: a worker owns a morsel in the first phase and a bucket in the second, and claims
 //! both one by one. A bucket's table of groups fits the cache that its worker has to itself.
+//!
+//! A bucket with far more rows than the others is ordered once more, by the next bits. What is still too big then has
+//! few keys: it is cut into shares, which are merged apart, and their tables after them.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::batches::Batches;
 use super::cells::Cells;
 use super::hash::Space;
 use super::keys::Finished;
-use super::scatter::{Digit, MORSEL_ROWS, Morsel, Scratch, scatter};
-use super::{MergeError, States, parallel};
-use crate::state::{Lane, LaneSlice, StateError};
+use super::scatter::{Digit, Scratch, cut, morsels, scatter};
+use super::{MergeError, parallel};
+use crate::state::{LaneSlice, StateError};
 
 /// 256 buckets: a bucket of 8 million groups of 24 bytes still fits a second-level cache of 1 MiB.
 const BUCKET_BITS: u32 = 8;
+/// A bucket is oversized above this many times the mean, and this many rows.
+const OVERSIZE: usize = 8;
+const OVERSIZE_ROWS_MIN: usize = 1 << 16;
 
 /// Rows of one bucket that lie side by side in one batch.
 type Stretch = (usize, Range<usize>);
+/// The rows of one bucket, in the order of the inputs.
+type Bucket = Vec<Stretch>;
 
 pub(crate) fn merge<S: Space>(
     space: &S,
-    mut keys: Vec<Vec<S::Key>>,
-    mut lanes: Vec<Vec<Lane>>,
-    states: &States,
+    mut batches: Batches<S::Key>,
     threads: usize,
 ) -> Result<Vec<Finished<S::Key>>, MergeError> {
+    let whole = batches
+        .keys
+        .iter()
+        .enumerate()
+        .flat_map(|(batch, keys)| morsels(keys.len()).into_iter().map(move |rows| (batch, rows)));
     let digit = Digit { skip: 0, bits: BUCKET_BITS };
-    let morsels: Vec<_> = keys.iter_mut().zip(&mut lanes).flat_map(|(keys, lanes)| cut(keys, lanes)).collect();
-    let ends = parallel::each(threads, morsels, Scratch::default, |scratch, mut morsel| {
+    let limit = (batches.rows() / digit.buckets() * OVERSIZE).max(OVERSIZE_ROWS_MIN);
+    let whole = whole.collect();
+    let (mut buckets, oversized): (Vec<Bucket>, Vec<Bucket>) =
+        order(space, &mut batches, whole, digit, threads)?.into_iter().partition(|bucket| rows(bucket) <= limit);
+    let mut heavy = Vec::new();
+    for bucket in oversized {
+        let digit = Digit { skip: BUCKET_BITS, bits: BUCKET_BITS };
+        for bucket in order(space, &mut batches, bucket, digit, threads)? {
+            if rows(&bucket) <= limit { buckets.push(bucket) } else { heavy.push(bucket) }
+        }
+    }
+    let mut finished = merge_buckets(space, &batches, buckets, threads)?;
+    for bucket in heavy {
+        let shares = share(bucket, threads);
+        let tables = merge_buckets(space, &batches, shares, threads)?;
+        let again = Batches::again(tables, batches.states.functions(), threads)?;
+        let all = again.keys.iter().enumerate().map(|(batch, keys)| (batch, 0..keys.len())).collect();
+        finished.extend(merge_buckets(space, &again, vec![all], threads)?);
+    }
+    Ok(finished)
+}
+
+fn rows(bucket: &Bucket) -> usize {
+    bucket.iter().map(|(_, rows)| rows.len()).sum()
+}
+
+/// Orders the rows of every stretch by a digit of the hash. The result has one bucket per value of the digit.
+fn order<S: Space>(
+    space: &S,
+    batches: &mut Batches<S::Key>,
+    stretches: Vec<Stretch>,
+    digit: Digit,
+    threads: usize,
+) -> Result<Vec<Bucket>, MergeError> {
+    let mut tasks = Vec::with_capacity(stretches.len());
+    let mut rest = stretches.as_slice();
+    for (batch, (keys, lanes)) in batches.keys.iter_mut().zip(&mut batches.lanes).enumerate() {
+        let own = rest.iter().take_while(|(of, _)| *of == batch).count();
+        let ranges: Vec<Range<usize>> = rest[..own].iter().map(|(_, rows)| rows.clone()).collect();
+        rest = &rest[own..];
+        tasks.extend(cut(keys, lanes, &ranges));
+    }
+    let ends = parallel::each(threads, tasks, Scratch::default, |scratch, mut morsel| {
         Ok::<_, MergeError>(scatter(space, &mut morsel, digit, scratch))
     })?;
-    let buckets = stretches(&keys, &ends, digit.buckets());
+    let mut buckets: Vec<Bucket> = vec![Vec::with_capacity(stretches.len()); digit.buckets()];
+    for ((batch, rows), ends) in stretches.into_iter().zip(ends) {
+        let mut from = rows.start;
+        for (bucket, end) in buckets.iter_mut().zip(ends) {
+            let to = rows.start + end as usize;
+            if from < to {
+                bucket.push((batch, from..to));
+            }
+            from = to;
+        }
+    }
+    Ok(buckets)
+}
+
+fn merge_buckets<S: Space>(
+    space: &S,
+    batches: &Batches<S::Key>,
+    buckets: Vec<Bucket>,
+    threads: usize,
+) -> Result<Vec<Finished<S::Key>>, MergeError> {
+    let Batches { keys, lanes, states } = batches;
     // Buckets of one hash are alike: the greatest number of groups so far is the best guess for the next.
     let groups_seen = AtomicUsize::new(0);
-    parallel::each(
+    let finished = parallel::each(
         threads,
         buckets,
         || Cells::new(states),
@@ -48,33 +121,24 @@ pub(crate) fn merge<S: Space>(
             groups_seen.fetch_max(finished.keys.len(), Ordering::Relaxed);
             Ok::<_, StateError>(finished)
         },
-    )
-    .map_err(MergeError::from)
+    );
+    Ok(finished?)
 }
 
-/// A batch in morsels.
-fn cut<'a, K>(keys: &'a mut [K], lanes: &'a mut [Lane]) -> Vec<Morsel<'a, K>> {
-    let mut pieces: Vec<_> = lanes.iter_mut().map(|lane| lane.chunks_mut(MORSEL_ROWS)).collect();
-    keys.chunks_mut(MORSEL_ROWS)
-        .map(|keys| Morsel { keys, lanes: pieces.iter_mut().filter_map(|lane| lane.next()).collect() })
-        .collect()
-}
-
-/// Where the rows of each bucket are, in the order of the inputs. `ends` has the bucket ends of every morsel.
-fn stretches<K>(keys: &[Vec<K>], ends: &[Vec<u32>], buckets: usize) -> Vec<Vec<Stretch>> {
-    let mut stretches: Vec<Vec<Stretch>> = vec![Vec::with_capacity(ends.len()); buckets];
-    let mut ends = ends.iter();
-    for (batch, keys) in keys.iter().enumerate() {
-        for (start, ends) in (0..keys.len()).step_by(MORSEL_ROWS).zip(&mut ends) {
-            let mut from = start;
-            for (bucket, end) in ends.iter().enumerate() {
-                let to = start + *end as usize;
-                if from < to {
-                    stretches[bucket].push((batch, from..to));
-                }
-                from = to;
-            }
+/// A bucket in `count` shares of about as many rows, in order.
+fn share(bucket: Bucket, count: usize) -> Vec<Bucket> {
+    let each = rows(&bucket).div_ceil(count.max(1));
+    let mut shares: Vec<Bucket> = vec![Vec::new()];
+    let mut filled = 0;
+    for stretch in bucket {
+        if filled >= each {
+            shares.push(Vec::new());
+            filled = 0;
+        }
+        filled += stretch.1.len();
+        if let Some(share) = shares.last_mut() {
+            share.push(stretch);
         }
     }
-    stretches
+    shares
 }

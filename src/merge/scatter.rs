@@ -4,7 +4,9 @@
 //! the input is read once and written once. Nothing is allocated per row.
 
 use super::hash::Space;
-use crate::state::{LaneSliceMut, Word};
+use std::ops::Range;
+
+use crate::state::{Lane, LaneSliceMut, Word};
 
 /// Rows of a morsel. Its widest usual lane (8 bytes) and the scratch take 512 KiB together.
 pub(crate) const MORSEL_ROWS: usize = 1 << 15;
@@ -13,6 +15,35 @@ pub(crate) const MORSEL_ROWS: usize = 1 << 15;
 pub(crate) struct Morsel<'a, K> {
     pub keys: &'a mut [K],
     pub lanes: Vec<LaneSliceMut<'a>>,
+}
+
+/// Cuts the given ranges of rows, ascending and apart, out of a batch.
+pub(crate) fn cut<'a, K>(keys: &'a mut [K], lanes: &'a mut [Lane], ranges: &[Range<usize>]) -> Vec<Morsel<'a, K>> {
+    let mut keys = keys;
+    let mut lanes: Vec<LaneSliceMut<'a>> = lanes.iter_mut().map(Lane::as_mut).collect();
+    let mut at = 0;
+    let mut morsels = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        let (_, rest) = std::mem::take(&mut keys).split_at_mut(range.start - at);
+        let (own_keys, rest) = rest.split_at_mut(range.len());
+        keys = rest;
+        let mut own_lanes = Vec::with_capacity(lanes.len());
+        let mut rest_lanes = Vec::with_capacity(lanes.len());
+        for lane in lanes {
+            let (own, rest) = lane.split_at(range.start - at).1.split_at(range.len());
+            own_lanes.push(own);
+            rest_lanes.push(rest);
+        }
+        lanes = rest_lanes;
+        at = range.end;
+        morsels.push(Morsel { keys: own_keys, lanes: own_lanes });
+    }
+    morsels
+}
+
+/// Rows `0..rows` in morsels.
+pub(crate) fn morsels(rows: usize) -> Vec<Range<usize>> {
+    (0..rows).step_by(MORSEL_ROWS).map(|start| start..rows.min(start + MORSEL_ROWS)).collect()
 }
 
 /// Which bits of the hash make the bucket: `hash << skip >> (64 - bits)`.

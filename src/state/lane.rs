@@ -67,15 +67,45 @@ impl Lane {
         }
     }
 
-    /// Consecutive pieces of `rows` rows each, the last one shorter.
-    pub fn chunks_mut(&mut self, rows: usize) -> Box<dyn Iterator<Item = LaneSliceMut<'_>> + '_> {
+    pub fn as_mut(&mut self) -> LaneSliceMut<'_> {
         match self {
-            Self::W1(values) => Box::new(values.chunks_mut(rows).map(LaneSliceMut::W1)),
-            Self::W2(values) => Box::new(values.chunks_mut(rows).map(LaneSliceMut::W2)),
-            Self::W4(values) => Box::new(values.chunks_mut(rows).map(LaneSliceMut::W4)),
-            Self::W8(values) => Box::new(values.chunks_mut(rows).map(LaneSliceMut::W8)),
-            Self::W16(values) => Box::new(values.chunks_mut(rows).map(LaneSliceMut::W16)),
-            Self::W32(values) => Box::new(values.chunks_mut(rows).map(LaneSliceMut::W32)),
+            Self::W1(values) => LaneSliceMut::W1(values),
+            Self::W2(values) => LaneSliceMut::W2(values),
+            Self::W4(values) => LaneSliceMut::W4(values),
+            Self::W8(values) => LaneSliceMut::W8(values),
+            Self::W16(values) => LaneSliceMut::W16(values),
+            Self::W32(values) => LaneSliceMut::W32(values),
+        }
+    }
+}
+
+impl LaneSliceMut<'_> {
+    pub fn rows(&self, rows: std::ops::Range<usize>) -> LaneSlice<'_> {
+        match self {
+            Self::W1(values) => LaneSlice::W1(&values[rows]),
+            Self::W2(values) => LaneSlice::W2(&values[rows]),
+            Self::W4(values) => LaneSlice::W4(&values[rows]),
+            Self::W8(values) => LaneSlice::W8(&values[rows]),
+            Self::W16(values) => LaneSlice::W16(&values[rows]),
+            Self::W32(values) => LaneSlice::W32(&values[rows]),
+        }
+    }
+
+    /// The first `rows` rows, and those after them.
+    pub fn split_at(self, rows: usize) -> (Self, Self) {
+        macro_rules! halves {
+            ($variant:ident, $values:expr) => {{
+                let (first, rest) = $values.split_at_mut(rows);
+                (Self::$variant(first), Self::$variant(rest))
+            }};
+        }
+        match self {
+            Self::W1(values) => halves!(W1, values),
+            Self::W2(values) => halves!(W2, values),
+            Self::W4(values) => halves!(W4, values),
+            Self::W8(values) => halves!(W8, values),
+            Self::W16(values) => halves!(W16, values),
+            Self::W32(values) => halves!(W32, values),
         }
     }
 }

@@ -1,0 +1,213 @@
+//! `tributary bench merge`: the merge engine on this machine, by strategy and threads, beside the ClickHouse given.
+//!
+//! Every answer is compared with that of `serial` before its time counts.
+
+mod cases;
+
+use std::hash::{BuildHasher, Hasher};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use bytes::Bytes;
+use clap::Args as ClapArgs;
+use serde::Serialize;
+
+use super::CliError;
+use super::connect::ConnectArgs;
+use super::format::OutputFormat;
+use crate::merge::{Options, Strategy, merge};
+use crate::upstream::Upstream;
+use crate::wire::{Block, Data, native};
+
+pub use cases::{Case, nth};
+
+/// Measure the merging of partial states, and compare it with ClickHouse's own
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// Size of the tables; 1 needs about 8 GiB of memory
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    scale: f64,
+    /// Numbers of threads to measure with
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2])]
+    threads: Vec<usize>,
+    /// Only cases whose name contains this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    case: String,
+    /// Times that each measurement is repeated; the best one counts
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    repeat: usize,
+    #[arg(long, value_enum, default_value_t)]
+    format: OutputFormat,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// One line of the table.
+#[derive(Debug, Serialize)]
+struct Line {
+    name: String,
+    strategy: String,
+    threads: usize,
+    /// Rows of all inputs.
+    cells: usize,
+    ms: f64,
+    /// Time of `serial` over this one.
+    vs_serial: f64,
+    /// Time of ClickHouse with as many threads over this one.
+    vs_clickhouse: Option<f64>,
+    /// Whether the answer is that of `serial`.
+    equal: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    cases: Vec<Line>,
+}
+
+const STRATEGIES: [(&str, Strategy); 2] = [("radix", Strategy::Radix), ("auto", Strategy::Auto)];
+
+pub fn run(args: Args) -> Result<ExitCode, CliError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::failed)?;
+    let upstream = match args.connect.upstream {
+        Some(_) => Some(Upstream::new(args.connect.upstream()?)),
+        None => None,
+    };
+    let mut lines = Vec::new();
+    let mut number = 0;
+    while let Some(case) = nth(number, args.scale) {
+        number += 1;
+        if !case.name.contains(&args.case) {
+            continue;
+        }
+        let measured = measure(&case, &args);
+        let mut measured = measured?;
+        if let Some(upstream) = &upstream {
+            let theirs = runtime.block_on(clickhouse_ms(upstream, &case, &args)).map_err(CliError::failed)?;
+            for line in &mut measured {
+                let ms = theirs.iter().find(|(threads, _)| *threads == line.threads).map(|(_, ms)| *ms);
+                line.vs_clickhouse = ms.map(|ms| ms / line.ms);
+            }
+        }
+        if args.format == OutputFormat::Text {
+            measured.iter().for_each(print_line);
+        }
+        lines.extend(measured);
+    }
+    let wrong = lines.iter().any(|line| !line.equal);
+    if args.format == OutputFormat::Json {
+        let report = serde_json::to_string_pretty(&Report { cases: lines }).map_err(CliError::failed)?;
+        println!("{report}");
+    }
+    Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn print_line(line: &Line) {
+    let theirs = line.vs_clickhouse.map(|ratio| format!("{ratio:6.2} x ClickHouse")).unwrap_or_default();
+    let equal = if line.equal { "" } else { "  WRONG ANSWER" };
+    println!(
+        "{:62} {:8} {:2} threads {:9.1} ms {:6.2} x serial {theirs}{equal}",
+        line.name, line.strategy, line.threads, line.ms, line.vs_serial
+    );
+}
+
+fn measure(case: &Case, args: &Args) -> Result<Vec<Line>, CliError> {
+    let (serial_ms, expected) = time(case, Strategy::Serial, 1, 1)?;
+    let line = |strategy: &str, threads, ms, digest| Line {
+        name: case.name.clone(),
+        strategy: strategy.into(),
+        threads,
+        cells: case.cells(),
+        ms,
+        vs_serial: serial_ms / ms,
+        vs_clickhouse: None,
+        equal: digest == expected,
+    };
+    let mut lines = vec![line("serial", 1, serial_ms, expected)];
+    for (name, strategy) in STRATEGIES {
+        for threads in &args.threads {
+            let (ms, digest) = time(case, strategy, *threads, args.repeat)?;
+            lines.push(line(name, *threads, ms, digest));
+        }
+    }
+    Ok(lines)
+}
+
+/// Best time in milliseconds, and the digest of the answer.
+fn time(case: &Case, strategy: Strategy, threads: usize, repeat: usize) -> Result<(f64, (usize, u64)), CliError> {
+    let mut best = f64::INFINITY;
+    let mut answer = (0, 0);
+    for _ in 0..repeat.max(1) {
+        let inputs = case.inputs.clone();
+        let start = Instant::now();
+        let merged = merge(inputs, &case.layout, &Options { threads, strategy }).map_err(CliError::failed)?;
+        best = best.min(start.elapsed().as_secs_f64() * 1e3);
+        answer = digest(&merged);
+    }
+    Ok((best, answer))
+}
+
+/// Rows, and a sum over the hashes of all rows: the same for any order of rows and blocks.
+fn digest(blocks: &[Block]) -> (usize, u64) {
+    let state = foldhash::fast::FixedState::with_seed(1);
+    let mut sum = 0u64;
+    let mut rows = 0;
+    for block in blocks {
+        rows += block.rows;
+        for row in 0..block.rows {
+            let mut hasher = state.build_hasher();
+            block.columns.iter().for_each(|column| hash_value(&column.data, row, &mut hasher));
+            sum = sum.wrapping_add(hasher.finish());
+        }
+    }
+    (rows, sum)
+}
+
+fn hash_value(data: &Data, row: usize, hasher: &mut impl Hasher) {
+    match data {
+        Data::W1(values) => hasher.write_u8(values[row]),
+        Data::W2(values) => hasher.write_u16(values[row]),
+        Data::W4(values) => hasher.write_u32(values[row]),
+        Data::W8(values) => hasher.write_u64(values[row]),
+        Data::Bytes(values) => hasher.write(values.get(row)),
+        Data::Nullable { nulls, values } => {
+            hasher.write_u8(nulls[row]);
+            if nulls[row] == 0 {
+                hash_value(values, row, hasher);
+            }
+        }
+        other => unreachable!("no case has a column of {other:?}"),
+    }
+}
+
+/// ClickHouse's best time for each number of threads, over the same cells in the same order in a Memory table.
+async fn clickhouse_ms(
+    upstream: &Upstream,
+    case: &Case,
+    args: &Args,
+) -> Result<Vec<(usize, f64)>, crate::upstream::UpstreamError> {
+    let table = "tributary_bench_merge";
+    let columns: Vec<String> = case.inputs[0].columns.iter().map(|c| format!("{} {}", c.name, c.type_)).collect();
+    upstream.execute(&format!("DROP TABLE IF EXISTS {table}")).await?;
+    upstream.execute(&format!("CREATE TABLE {table} ({}) ENGINE = Memory", columns.join(", "))).await?;
+    for blocks in case.inputs.chunks(16) {
+        let mut bytes = Vec::new();
+        blocks.iter().for_each(|block| native::encode(block, &mut bytes));
+        upstream.insert(&format!("INSERT INTO {table} FORMAT Native"), [Bytes::from(bytes)]).await?;
+    }
+    let select = format!("SELECT k, {} FROM {table} GROUP BY k FORMAT Null", case.clickhouse.join(", "));
+    let mut times = Vec::new();
+    for threads in &args.threads {
+        let mut best = f64::INFINITY;
+        // Its own choice, and two levels from the start, as it takes for many groups anyway.
+        for settings in ["", ", group_by_two_level_threshold = 1, group_by_two_level_threshold_bytes = 1"] {
+            for _ in 0..args.repeat.max(1) {
+                let start = Instant::now();
+                upstream.execute(&format!("{select} SETTINGS max_threads = {threads}{settings}")).await?;
+                best = best.min(start.elapsed().as_secs_f64() * 1e3);
+            }
+        }
+        times.push((*threads, best));
+    }
+    upstream.execute(&format!("DROP TABLE {table}")).await?;
+    Ok(times)
+}

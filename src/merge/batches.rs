@@ -1,0 +1,127 @@
+//! The tables to merge, in the form that strategies work on.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::keys::Finished;
+use super::{MergeError, opaque, parallel};
+use crate::state::{self, Function, Lane, Split, StateError, Word};
+use crate::wire::{Bytes, Data};
+
+/// The functions of the state columns; `None` for opaque ones.
+pub(crate) type Functions = Vec<Option<Arc<dyn Function>>>;
+
+pub(crate) struct Batches<K> {
+    /// `[batch][row]`.
+    pub keys: Vec<Vec<K>>,
+    /// `[batch][lane]`: the lanes of all state columns, one after the other.
+    pub lanes: Vec<Vec<Lane>>,
+    pub states: States,
+}
+
+/// The state columns of a merge; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct States {
+    pub columns: Vec<StateColumn>,
+}
+
+#[derive(Clone)]
+pub(crate) struct StateColumn {
+    /// How states are merged, or the form of opaque ones.
+    pub kind: Result<Arc<dyn Function>, opaque::Form>,
+    /// Where the column's lanes are among all lanes.
+    pub lanes: Range<usize>,
+    /// By batch, the buffers that references point into; empty without references.
+    pub sources: Arc<Vec<Bytes>>,
+}
+
+/// One state column of one batch, taken apart.
+pub(crate) struct Taken {
+    split: Split,
+    opaque: Option<opaque::Form>,
+}
+
+/// Takes the state columns of one batch apart.
+pub(crate) fn take(functions: &Functions, columns: Vec<Data>) -> Result<Vec<Taken>, StateError> {
+    let taken = functions.iter().zip(columns).map(|(function, data)| match function {
+        Some(function) => Ok(Taken { split: function.split(data)?, opaque: None }),
+        None => {
+            let (form, values) = opaque::Form::take(data);
+            Ok(Taken { split: Split::Rows { values, absent: None }, opaque: Some(form) })
+        }
+    });
+    taken.collect()
+}
+
+impl States {
+    /// Numbers the batches, and makes references of rows. Returns the lanes, `[batch][lane]`.
+    pub fn assemble(functions: Functions, batches: Vec<Vec<Taken>>) -> (Vec<Vec<Lane>>, Self) {
+        let empty = |function: Option<Arc<dyn Function>>| StateColumn {
+            kind: function.ok_or(opaque::Form::Bytes),
+            lanes: 0..0,
+            sources: Arc::default(),
+        };
+        let mut sources: Vec<Vec<Bytes>> = functions.iter().map(|_| Vec::with_capacity(batches.len())).collect();
+        let mut columns: Vec<StateColumn> = functions.into_iter().map(empty).collect();
+        let mut all = Vec::with_capacity(batches.len());
+        for (batch, taken) in batches.into_iter().enumerate() {
+            let mut lanes = Vec::new();
+            for ((taken, column), sources) in taken.into_iter().zip(&mut columns).zip(&mut sources) {
+                let first = lanes.len();
+                match taken.split {
+                    Split::Lanes(words) => lanes.extend(words),
+                    Split::Rows { values, absent } => {
+                        lanes.push(Lane::W8(references(batch, values.len(), absent.as_deref())));
+                        sources.push(values);
+                    }
+                }
+                column.lanes = first..lanes.len();
+                if let Some(form) = taken.opaque {
+                    column.kind = Err(form);
+                }
+            }
+            all.push(lanes);
+        }
+        columns.iter_mut().zip(sources).for_each(|(column, sources)| column.sources = Arc::new(sources));
+        (all, Self { columns })
+    }
+
+    pub fn has_opaque(&self) -> bool {
+        self.columns.iter().any(|column| column.kind.is_err())
+    }
+
+    pub fn functions(&self) -> Functions {
+        self.columns.iter().map(|column| column.kind.as_ref().ok().cloned()).collect()
+    }
+}
+
+fn references(batch: usize, rows: usize, absent: Option<&[u8]>) -> Vec<u64> {
+    match absent {
+        None => (0..rows).map(|row| state::reference(batch, row)).collect(),
+        Some(absent) => absent
+            .iter()
+            .enumerate()
+            .map(|(row, absent)| if *absent != 0 { state::ABSENT } else { state::reference(batch, row) })
+            .collect(),
+    }
+}
+
+impl<K: Word> Batches<K> {
+    /// Finished tables as inputs of the next merge.
+    pub fn again(finished: Vec<Finished<K>>, functions: Functions, threads: usize) -> Result<Self, MergeError> {
+        let finished = finished.into_iter().filter(|finished| !finished.keys.is_empty()).collect();
+        let taken = parallel::each(
+            threads,
+            finished,
+            || (),
+            |(), finished: Finished<K>| Ok::<_, StateError>((finished.keys, take(&functions, finished.states)?)),
+        )?;
+        let (keys, taken) = taken.into_iter().unzip();
+        let (lanes, states) = States::assemble(functions, taken);
+        Ok(Self { keys, lanes, states })
+    }
+
+    pub fn rows(&self) -> usize {
+        self.keys.iter().map(Vec::len).sum()
+    }
+}

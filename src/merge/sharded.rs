@@ -1,0 +1,46 @@
+//! Tables behind locks: the hash chooses the table, and workers wait for one another where they meet.
+
+use std::sync::Mutex;
+
+use super::batches::Batches;
+use super::cells::Cells;
+use super::hash::Space;
+use super::keys::Finished;
+use super::scatter::{Digit, Scratch, cut, morsels, scatter};
+use super::{MergeError, parallel};
+
+/// Many times the workers, so that two rarely want the same.
+const SHARD_BITS: u32 = 6;
+
+pub(crate) fn merge<S: Space>(
+    space: &S,
+    mut batches: Batches<S::Key>,
+    threads: usize,
+) -> Result<Vec<Finished<S::Key>>, MergeError> {
+    let digit = Digit { skip: 0, bits: SHARD_BITS };
+    let states = &batches.states;
+    let shards: Vec<Mutex<Cells<'_, S::Key>>> = (0..digit.buckets()).map(|_| Mutex::new(Cells::new(states))).collect();
+    let inputs = batches.keys.iter_mut().zip(&mut batches.lanes);
+    let morsels = inputs.flat_map(|(keys, lanes)| {
+        let ranges = morsels(keys.len());
+        cut(keys, lanes, &ranges)
+    });
+    let morsels = morsels.collect();
+    parallel::each(threads, morsels, Scratch::default, |scratch, mut morsel| {
+        let ends = scatter(space, &mut morsel, digit, scratch);
+        let mut start = 0;
+        for (shard, end) in shards.iter().zip(ends) {
+            let rows = start..end as usize;
+            start = end as usize;
+            if !rows.is_empty() {
+                let words: Vec<_> = morsel.lanes.iter().map(|lane| lane.rows(rows.clone())).collect();
+                let mut cells = shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                cells.merge(space, &morsel.keys[rows], &words)?;
+            }
+        }
+        Ok::<_, MergeError>(())
+    })?;
+    let finish =
+        |shard: Mutex<Cells<'_, S::Key>>| shard.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).finish();
+    Ok(shards.into_iter().map(finish).collect())
+}
