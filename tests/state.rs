@@ -110,7 +110,7 @@ async fn run(upstream: &Upstream, number: usize, case: &Case) -> Result<(), Stri
 async fn golden(upstream: &Upstream, case: &Case, type_: &DataType, state: &str) -> Result<(), String> {
     let sql = format!(
         "SELECT toTypeName(s) AS type, hex(CAST(s AS String)) AS bytes FROM (SELECT {state} AS s FROM
-        (SELECT number, number AS x, if(x = 1, NULL, x) AS n, 0::UInt8 AS k FROM numbers(3)))"
+        (SELECT number, number AS x, if(x = 1, NULL, x) AS n, 0::UInt8 AS k, 0::UInt8 AS t FROM numbers(3)))"
     );
     #[derive(Deserialize)]
     struct Row {

@@ -19,6 +19,8 @@ mod reservoir;
 mod sketch;
 mod sum_map;
 mod tdigest;
+#[cfg(test)]
+mod tests;
 mod text;
 mod uniq;
 mod words;

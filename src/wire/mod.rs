@@ -7,6 +7,8 @@
 mod column;
 pub mod native;
 mod reader;
+#[cfg(test)]
+mod tests;
 mod types;
 
 pub use column::{Block, Bytes, Column, Data};

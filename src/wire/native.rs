@@ -65,6 +65,15 @@ struct Partial {
     columns: Vec<Column>,
     column_count: usize,
     rows: usize,
+    strings: Option<Strings>,
+}
+
+/// A `String` column of which some rows are there: states travel as strings, and such a column may be far longer than
+/// the pieces that the stream arrives in.
+#[derive(Debug)]
+struct Strings {
+    name: String,
+    values: Bytes,
 }
 
 impl Decoder {
@@ -121,9 +130,7 @@ impl Decoder {
                     blocks.extend(finished);
                 }
                 Err(WireError::Incomplete { needed, .. }) => {
-                    // Strings announce their length one by one; growing by an eighth keeps attempts few.
-                    let left = bytes.len() - used;
-                    self.wanted = left + needed.max(left / 8);
+                    self.wanted = bytes.len() - used + needed;
                     return Ok(used);
                 }
                 Err(error) => return Err(error),
@@ -133,18 +140,38 @@ impl Decoder {
         Ok(used)
     }
 
-    /// Reads a block's head or one column; the block when it is complete.
+    /// Reads a block's head, one column, or some rows of a `String` column; the block when it is complete.
     fn step(&mut self, reader: &mut Reader<'_>) -> Result<Option<Block>, WireError> {
         let Some(partial) = &mut self.block else {
             let columns = reader.varint()?;
             let column_count = reader.limit("column count", columns, self.limits.columns_max)?;
             let rows = reader.varint()?;
             let rows = reader.limit("row count", rows, self.limits.rows_max)?;
-            self.block = Some(Partial { columns: Vec::new(), column_count, rows });
+            self.block = Some(Partial { columns: Vec::new(), column_count, rows, strings: None });
             return Ok(self.complete());
         };
+        if let Some(strings) = &mut partial.strings {
+            let before = strings.values.len();
+            while strings.values.len() < partial.rows {
+                let mut next = reader.clone();
+                match next.string() {
+                    Ok(value) => strings.values.push(value),
+                    Err(WireError::Incomplete { .. }) if strings.values.len() > before => return Ok(None),
+                    Err(error) => return Err(error),
+                }
+                *reader = next;
+            }
+            if let Some(Strings { name, values }) = partial.strings.take() {
+                partial.columns.push(Column { name, type_: DataType::String, data: Data::Bytes(values) });
+            }
+            return Ok(self.complete());
+        }
         let name = reader.text()?.to_string();
         let type_ = DataType::parse(reader.text()?)?;
+        if type_ == DataType::String && partial.rows > 0 {
+            partial.strings = Some(Strings { name, values: Bytes::default() });
+            return Ok(None);
+        }
         let data = decode_column(reader, &type_, partial.rows, self.skip)?;
         partial.columns.push(Column { name, type_, data });
         Ok(self.complete())
