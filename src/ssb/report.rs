@@ -159,7 +159,11 @@ impl Table<'_> {
 
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let totals = &self.report.total;
+        let Report { scale, runs, clickhouse, cores, total: totals, .. } = self.report;
+        writeln!(
+            f,
+            "Star Schema Benchmark at scale {scale} on ClickHouse {clickhouse}, {cores} cores, medians of {runs} runs\n"
+        )?;
         for (form, total) in [(Form::Flat, &totals.flat), (Form::Star, &totals.star)] {
             let title = match form {
                 Form::Flat => "flat form: one wide table",
@@ -257,7 +261,7 @@ mod tests {
         let text = report().table(false);
         assert!(!text.contains('\x1b') && report().table(true).contains('\x1b'));
         let column = |line: &str, word: &str| line.find(word).map(|at| at + word.len());
-        let lines: Vec<&str> = text.lines().collect();
+        let lines: Vec<&str> = text.lines().skip(2).collect();
         assert_eq!(column(lines[1], "tributary"), column(lines[2], "3.00 ms"), "{text}");
         assert_eq!(column(lines[1], "rows read raw"), column(lines[2], "6,000,000"), "{text}");
         assert_eq!(column(lines[1], "projections"), column(lines[2], "60.0 ms"), "{text}");
