@@ -11,5 +11,6 @@ mod http_clients;
 mod http_live;
 mod http_relay;
 mod http_serve;
+mod matching;
 mod ssb;
 mod state;

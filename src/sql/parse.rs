@@ -319,7 +319,7 @@ impl Blocks<'_> {
         match clause {
             Clause::With => select.with = self.with(body)?,
             Clause::Select => self.items(body, select)?,
-            Clause::From => select.from = self.from(body)?,
+            Clause::From => self.from(body, &mut select.from)?,
             Clause::Prewhere | Clause::Where => {
                 let body = self.without_totals(body, select)?;
                 select.filters.push(expression(self, body)?);
@@ -429,21 +429,28 @@ impl Blocks<'_> {
         }
     }
 
-    fn from(&mut self, body: Range<usize>) -> Result<Vec<FromEntry>, Unsupported> {
-        let mut entries = Vec::new();
+    /// The tables are noted also where something after them is not handled, so that it is known whom the block concerns.
+    fn from(&mut self, body: Range<usize>, entries: &mut Vec<FromEntry>) -> Result<(), Unsupported> {
         let mut at = body.start;
         let mut join = JoinKind::Inner;
         loop {
             let (mut entry, next) = self.table(at, body.end)?;
             entry.join = join;
+            entries.push(entry);
             at = next;
+            for modifier in ["FINAL", "SAMPLE"] {
+                if at < body.end && self.word(at, modifier) {
+                    return unsupported(modifier);
+                }
+            }
             let end = self.join_end(at, body.end);
+            let mut constraint = Constraint::None;
             if self.word(at, "ON") {
-                entry.constraint = Constraint::On(expression(self, at + 1..end)?);
+                constraint = Constraint::On(expression(self, at + 1..end)?);
             } else if self.word(at, "USING") {
                 let list = if self.symbol(at + 1, "(") { at + 2..self.close(at + 1)? } else { at + 1..end };
                 let names = self.split(list).into_iter().map(|r| self.name(r.start)).collect::<Result<_, _>>()?;
-                entry.constraint = Constraint::Using(names);
+                constraint = Constraint::Using(names);
             } else if at < end {
                 let what = self.tokens[at].text(self.sql).to_ascii_uppercase();
                 return unsupported(if what == "WITH" {
@@ -452,10 +459,12 @@ impl Blocks<'_> {
                     format!("{what} after a table")
                 });
             }
-            entries.push(entry);
+            if let Some(entry) = entries.last_mut() {
+                entry.constraint = constraint;
+            }
             at = end;
             if at >= body.end {
-                return Ok(entries);
+                return Ok(());
             }
             (join, at) = self.join(at)?;
         }
@@ -495,13 +504,6 @@ impl Blocks<'_> {
         } else if next < end && self.is_table_alias(next) {
             alias = Some(self.name(next)?);
             next += 1;
-        }
-        if next < end {
-            for modifier in ["FINAL", "SAMPLE"] {
-                if self.word(next, modifier) {
-                    return unsupported(modifier);
-                }
-            }
         }
         Ok((FromEntry { source, alias, join: JoinKind::Inner, constraint: Constraint::None }, next))
     }
