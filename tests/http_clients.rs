@@ -84,3 +84,53 @@ fn clickhouse_client_for_node_sees_no_difference() {
         script
     });
 }
+
+#[derive(Debug, PartialEq, clickhouse::Row, serde::Serialize, serde::Deserialize)]
+struct Item {
+    id: u32,
+    name: String,
+    tags: Vec<Option<String>>,
+}
+
+/// What a program sees that uses the `clickhouse` crate.
+async fn rust_client(port: u16, database: &str) -> Vec<String> {
+    let client = clickhouse::Client::default().with_url(format!("http://127.0.0.1:{port}")).with_database(database);
+    let mut seen = Vec::new();
+    let table = "CREATE OR REPLACE TABLE items (id UInt32, name String, tags Array(Nullable(String))) ENGINE = MergeTree ORDER BY id";
+    client.query(table).execute().await.unwrap();
+    let mut insert = client.insert::<Item>("items").await.unwrap();
+    for id in 0..20_000 {
+        insert.write(&Item { id, name: format!("näme {id}"), tags: vec![None, Some("a".into())] }).await.unwrap();
+    }
+    insert.end().await.unwrap();
+    let mut cursor =
+        client.query("SELECT ?fields FROM items WHERE id % ? = 1 ORDER BY id").bind(4000).fetch::<Item>().unwrap();
+    while let Some(item) = cursor.next().await.unwrap() {
+        seen.push(format!("{item:?}"));
+    }
+    let count =
+        client.query("SELECT count() FROM items WHERE name = {n:String}").param("n", "näme 7").fetch_one::<u64>().await;
+    seen.push(format!("{count:?}"));
+    let limited = client.query("SELECT number FROM numbers(10)").with_setting("limit", "2").fetch_all::<u64>().await;
+    seen.push(format!("{limited:?}"));
+    for broken in [
+        "SELECT no_such_column FROM items",
+        "SELEC 1",
+        "SELECT toUInt64(throwIf(number = 200000)) FROM numbers(300000)",
+    ] {
+        seen.push(format!("{:?}", client.query(broken).fetch_all::<u64>().await.map(|rows| rows.len())));
+    }
+    let wrong = client.clone().with_user("reader").with_password("wrong");
+    seen.push(format!("{:?}", wrong.query("SELECT 1").fetch_one::<u8>().await));
+    seen
+}
+
+#[test]
+fn the_clickhouse_crate_sees_no_difference() {
+    let database = support::Database::new("client_clickhouse");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let [direct, proxy] = [support::server().http_port(), http_relay::plain()]
+        .map(|port| runtime.block_on(rust_client(port, &database.name)));
+    assert_eq!(direct, proxy);
+    assert_eq!(direct.len(), 11, "{direct:?}");
+}

@@ -8,7 +8,7 @@ use std::future::pending;
 use std::io;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -26,8 +26,9 @@ const AHEAD_BYTES_MAX: usize = 64 << 10;
 /// An answer's first bytes up to this size go out in one write with its head.
 const JOINED_BYTES_MAX: usize = 16 << 10;
 
-/// A rewritten query's head is held back until it is complete, but no further than this (progress headers).
-const HELD_BYTES_MAX: usize = 1 << 20;
+/// The head of a rewritten query's answer is held back until it is complete, since it may turn out to be an error. With
+/// progress headers that can take long: after this time the query has run well enough, and they go out.
+const HELD: Duration = Duration::from_secs(5);
 
 /// ClickHouse's code for a query that was cancelled: not a failure of the rewritten text.
 const QUERY_WAS_CANCELLED: i32 = 394;
@@ -257,14 +258,15 @@ async fn receive(
 ) -> Result<Received, Broken> {
     let mut out = Vec::new();
     let mut is_started = false;
+    let mut holds_until = marking.is_refusable.then(|| Instant::now() + HELD);
     let head = loop {
         let mut lines = HeadLines { head: None, marking };
         let head = loop {
             if let Some(head) = lines.take(buffer, &mut out)? {
                 break head;
             }
-            let is_held = marking.is_refusable && out.len() < HELD_BYTES_MAX;
-            if !is_held && !out.is_empty() {
+            if holds_until.is_none_or(|until| Instant::now() > until) && !out.is_empty() {
+                holds_until = None;
                 client.write_all(&out).await.map_err(|_| Broken::Client)?;
                 out.clear();
             }
@@ -278,7 +280,8 @@ async fn receive(
             break head;
         }
     };
-    if marking.is_refusable && head.status != 200 && head.exception_code != Some(QUERY_WAS_CANCELLED) {
+    let is_error = head.status != 200 || head.exception_code.is_some();
+    if holds_until.is_some() && is_error && head.exception_code != Some(QUERY_WAS_CANCELLED) {
         return Ok(Received::Refusal(head));
     }
     let mut body = head.body(is_head);
