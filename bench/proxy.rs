@@ -49,15 +49,6 @@ fn main() {
     let latency = latency([&direct, &through]);
     let memory = proxy.peak_memory();
 
-    for f in &figures {
-        println!(
-            "{:28} direct {:7.0} MiB/s   proxy {:7.0} MiB/s   {:5.1} %",
-            f.what,
-            f.direct,
-            f.proxy,
-            100.0 * f.proxy / f.direct
-        );
-    }
     let [direct, proxy] = &latency;
     println!(
         "SELECT 1, kept connection    direct {:7.0} us      proxy {:7.0} us      +{:.0} us (median)",
@@ -224,7 +215,9 @@ impl Figure {
             }
         }
         let speed = |seconds: &Vec<f64>| 1024.0 / quantile(seconds.clone(), 0.5);
-        Self { what, direct: speed(&seconds[0]), proxy: speed(&seconds[1]), seconds }
+        let (direct, proxy) = (speed(&seconds[0]), speed(&seconds[1]));
+        println!("{what:28} direct {direct:7.0} MiB/s   proxy {proxy:7.0} MiB/s   {:5.1} %", 100.0 * proxy / direct);
+        Self { what, direct, proxy, seconds }
     }
 }
 

@@ -188,6 +188,55 @@ fn rows_and_insert_data_are_streamed_as_they_come() {
 }
 
 #[test]
+fn long_bodies_arrive_byte_for_byte() {
+    let database = support::Database::new("http_live");
+    database.sql("CREATE TABLE sink (x UInt64) ENGINE = Memory");
+    let rows: Vec<u8> = (0..4_000_000_u64).flat_map(|x| x.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes()).collect();
+    // Chunks of all sizes, a little more than a power of two each, in an order that mixes long and short.
+    let mut chunks = Vec::new();
+    let mut rest = rows.as_slice();
+    for i in 0.. {
+        let size = ((1 << (i * 7 % 23)) + 13).min(rest.len());
+        let (chunk, next) = rest.split_at(size);
+        chunks.extend_from_slice(format!("{size:x}\r\n").as_bytes());
+        chunks.extend_from_slice(chunk);
+        chunks.extend_from_slice(b"\r\n");
+        rest = next;
+        if size == 0 {
+            break;
+        }
+    }
+    let target = format!("/?database={}&query=INSERT+INTO+sink+FORMAT+RowBinary", database.name);
+    let known = "SELECT count(), sum(x), groupBitXor(x * rowNumberInAllBlocks()) FROM sink SETTINGS max_threads = 1";
+    let mut client = Client::new(plain());
+    let mut seen = Vec::new();
+    for (length, body) in
+        [("Transfer-Encoding: chunked".to_owned(), &chunks), (format!("Content-Length: {}", rows.len()), &rows)]
+    {
+        client
+            .send(&format!("POST {target}&max_threads=1&max_insert_threads=1 HTTP/1.1\r\nHost: x\r\n{length}\r\n\r\n"));
+        client.stream.write_all(body).unwrap();
+        assert_eq!(client.receive().status, 200, "{length}");
+        seen.push(database.sql(known));
+        database.sql("TRUNCATE TABLE sink");
+    }
+    assert!(seen[0].starts_with("4000000\t") && seen[0] == seen[1], "{seen:?}");
+
+    let query = "SELECT+number*11400714819323198485+FROM+numbers(4000000)+FORMAT+RowBinary";
+    for (version, block) in [("1.0", 1000), ("1.1", 100_000), ("1.1", 4_000_000)] {
+        client = Client::new(plain());
+        client.send(&format!(
+            "GET /?query={query}&max_block_size={block} HTTP/{version}\r\nHost: x\r\nConnection: close\r\n\r\n"
+        ));
+        let head = client.until("\r\n\r\n");
+        let mut wire = std::mem::take(&mut client.buffer);
+        client.stream.read_to_end(&mut wire).unwrap();
+        let got = if head.contains("chunked") { crate::http_relay::unchunk(&wire) } else { wire };
+        assert!(got == rows, "HTTP/{version}, blocks of {block}: {} of {} bytes", got.len(), rows.len());
+    }
+}
+
+#[test]
 fn a_client_that_leaves_takes_its_query_with_it() {
     let mut client = Client::new(plain());
     client.send(

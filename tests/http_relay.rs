@@ -112,7 +112,7 @@ impl Answer {
 }
 
 /// The payload of a chunked body; a body without its last chunk is marked, since nothing else tells it from a whole one.
-fn unchunk(mut wire: &[u8]) -> Vec<u8> {
+pub fn unchunk(mut wire: &[u8]) -> Vec<u8> {
     let mut payload = Vec::new();
     while let Some(end) = wire.windows(2).position(|w| w == b"\r\n") {
         let size = usize::from_str_radix(std::str::from_utf8(&wire[..end]).unwrap(), 16).unwrap();

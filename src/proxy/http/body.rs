@@ -43,6 +43,26 @@ impl Body {
         *self == Body::Done
     }
 
+    /// How many bytes of payload surely come next, without a frame between.
+    pub fn contiguous(&self) -> u64 {
+        match self {
+            Body::Length(left) | Body::Chunked(Chunk::Data(left)) => *left,
+            Body::UntilClose => u64::MAX,
+            Body::Done | Body::Chunked(_) => 0,
+        }
+    }
+
+    /// Takes note that `bytes` of those were passed on unseen.
+    pub fn skip(&mut self, bytes: u64) {
+        debug_assert!(bytes <= self.contiguous());
+        *self = match *self {
+            Body::Length(left) => Body::length(left - bytes),
+            Body::Chunked(Chunk::Data(left)) if left == bytes => Body::Chunked(Chunk::DataEnd),
+            Body::Chunked(Chunk::Data(left)) => Body::Chunked(Chunk::Data(left - bytes)),
+            other => other,
+        };
+    }
+
     /// How many of `bytes` belong to the body. A chunked body that breaks the rules turns into `UntilClose`:
     /// nobody can say where it ends, so everything is passed on and the connection ends with it.
     pub fn follow(&mut self, bytes: &[u8]) -> usize {

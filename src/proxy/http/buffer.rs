@@ -53,6 +53,17 @@ impl Buffer {
         Ok(n)
     }
 
+    /// As [`Buffer::fill`] into an empty buffer, but reads no more than `bytes_max`.
+    pub async fn fill_some(&mut self, reader: &mut (impl AsyncRead + Unpin), bytes_max: usize) -> io::Result<usize> {
+        debug_assert!(self.is_empty());
+        if self.data.is_empty() {
+            self.make_room(BULK_BYTES)?;
+        }
+        let room = self.data.len().min(bytes_max);
+        self.end = reader.read(&mut self.data[..room]).await?;
+        Ok(self.end)
+    }
+
     fn make_room(&mut self, bytes_max: usize) -> io::Result<()> {
         if self.start > 0 {
             self.data.copy_within(self.start..self.end, 0);

@@ -19,6 +19,7 @@ use super::answer::decision_line;
 use super::body::Body;
 use super::buffer::{BULK_BYTES, Buffer};
 use super::head::{HEAD_BYTES_MAX, ResponseHead};
+use super::stream::{StreamError, stream};
 
 /// What a client may send ahead of its answer (pipelined requests) before we stop reading.
 const AHEAD_BYTES_MAX: usize = 64 << 10;
@@ -221,20 +222,11 @@ async fn forward(
     let first = upstream.write(&outgoing.bytes).await.map_err(|_| ForwardError::Upstream)?;
     progress.started.store(true, Relaxed);
     upstream.write_all(&outgoing.bytes[first..]).await.map_err(|_| ForwardError::Upstream)?;
-    while !outgoing.rest.is_done() {
-        if buffer.is_empty() {
-            match buffer.fill(client, BULK_BYTES).await {
-                Ok(0) => return Err(ForwardError::ClientEnded),
-                Ok(_) => {}
-                Err(_) => return Err(ForwardError::Client),
-            }
-        }
-        let n = outgoing.rest.follow(buffer.bytes());
-        upstream.write_all(&buffer.bytes()[..n]).await.map_err(|_| ForwardError::Upstream)?;
-        buffer.widen_if_filled();
-        buffer.consume(n);
-    }
-    Ok(())
+    stream(client, buffer, upstream, &mut outgoing.rest).await.map_err(|broken| match broken {
+        StreamError::Ended => ForwardError::ClientEnded,
+        StreamError::Read => ForwardError::Client,
+        StreamError::Write => ForwardError::Upstream,
+    })
 }
 
 enum Received {
@@ -290,20 +282,13 @@ async fn receive(
     buffer.consume(first);
     client.write_all(&out).await.map_err(|_| Broken::Client)?;
     drop(out);
-    while !body.is_done() {
-        if buffer.is_empty() {
-            match buffer.fill(upstream, BULK_BYTES).await {
-                Ok(0) if body == Body::UntilClose => break,
-                Ok(n) if n > 0 => {}
-                broken => return Err(Broken::Upstream { reset: broken.is_err() }),
-            }
-        }
-        let n = body.follow(buffer.bytes());
-        client.write_all(&buffer.bytes()[..n]).await.map_err(|_| Broken::Client)?;
-        buffer.widen_if_filled();
-        buffer.consume(n);
+    match stream(upstream, buffer, client, &mut body).await {
+        Ok(()) => Ok(Received::Whole(head)),
+        Err(StreamError::Ended) if body == Body::UntilClose => Ok(Received::Whole(ResponseHead::closing(head.status))),
+        Err(StreamError::Ended) => Err(Broken::Upstream { reset: false }),
+        Err(StreamError::Read) => Err(Broken::Upstream { reset: true }),
+        Err(StreamError::Write) => Err(Broken::Client),
     }
-    Ok(Received::Whole(if body == Body::UntilClose { ResponseHead::closing(head.status) } else { head }))
 }
 
 /// Reads a head line by line out of a buffer.

@@ -8,7 +8,7 @@
 //!
 //! - [`head`] and [`body`] follow the messages and never re-print them.
 //! - [`incoming`] finds the query as ClickHouse would.
-//! - [`connection`] decides and sends; [`exchange`] copies both ways at once.
+//! - [`connection`] decides and sends; [`exchange`] runs both ways at once; [`stream`] moves long bodies.
 //!
 //! The relay stands on sockets, not on an HTTP library. Header lines of an answer go out as they come, so
 //! `send_progress_in_http_headers` keeps long queries alive through load balancers and client timeouts as it does
@@ -39,6 +39,7 @@ mod connection;
 pub(super) mod exchange;
 mod head;
 mod incoming;
+mod stream;
 
 /// Everything that the connections of one listener share.
 pub struct Proxy {
