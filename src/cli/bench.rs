@@ -26,6 +26,7 @@ enum Suite {
     /// medians. Without --upstream it brings up its own ClickHouse. Exit code 1 when an answer differs or did not come
     /// from a view.
     Ssb(SsbArgs),
+    Merge(super::bench_merge::Args),
 }
 
 #[derive(Debug, ClapArgs)]
@@ -50,7 +51,10 @@ struct SsbArgs {
 }
 
 pub fn run(args: Args) -> Result<ExitCode, CliError> {
-    let Suite::Ssb(args) = args.suite;
+    let args = match args.suite {
+        Suite::Ssb(args) => args,
+        Suite::Merge(args) => return super::bench_merge::run(args),
+    };
     let stand = match &args.connect.upstream {
         Some(_) => Stand::on(args.connect.upstream()?, args.connect.views)?,
         None => Stand::embedded(args.data, args.connect.views)?,

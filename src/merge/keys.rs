@@ -19,6 +19,8 @@ use crate::wire::{Block, Bytes, Data, DataType, Reader};
 
 /// Rows of an output block; smaller pieces are put together up to this.
 const OUTPUT_ROWS: usize = 1 << 16;
+/// A piece of fewer rows is put together with its neighbour.
+const SMALL_ROWS: usize = 1 << 12;
 /// Below this many rows the two levels of `radix` cost more than they save.
 const RADIX_ROWS_MIN: usize = 1 << 14;
 
@@ -56,6 +58,8 @@ struct KeyColumn {
 enum Part {
     /// `(value ^ flip) - base` of a number of at most 64 bits; `flip` is the sign bit of signed types.
     Number { flip: u64, base: u64 },
+    /// The only key column, of 64 bits that are all in use: the words as they are.
+    Whole,
     /// A number of 128 bits.
     Wide,
     /// Ids in a dictionary common to all inputs: `ids[block][key]`.
@@ -119,7 +123,10 @@ impl KeyWord for [u64; 4] {
 impl KeyPlan {
     /// Looks at the key columns of all inputs, which have rows and columns of the same types.
     pub fn new(inputs: &[Block], key_count: usize) -> Self {
-        let mut columns: Vec<KeyColumn> = (0..key_count).map(|at| KeyColumn::new(inputs, at)).collect();
+        let mut columns: Vec<KeyColumn> = match key_count {
+            1 if is_whole(inputs) => vec![KeyColumn::whole()],
+            _ => (0..key_count).map(|at| KeyColumn::new(inputs, at)).collect(),
+        };
         let total: Option<u32> = columns
             .iter()
             .map(|column| (!matches!(column.part, Part::Other)).then_some(column.bits))
@@ -132,8 +139,14 @@ impl KeyPlan {
         Self { columns, seed: Seed::random(), bits }
     }
 
-    /// Packed keys of a block, and the arena that they refer to (empty for keys that fit a word).
-    pub fn pack(&self, batch: usize, block: &Block) -> (Lane, Bytes) {
+    /// Packed keys of a block's key columns, and the arena that they refer to (empty for keys that fit a word).
+    pub fn pack(&self, batch: usize, mut block: Block) -> (Lane, Bytes) {
+        if let ([column], [key]) = (self.columns.as_slice(), block.columns.as_mut_slice())
+            && let (Part::Whole, Data::W8(words)) = (&column.part, &mut key.data)
+        {
+            return (Lane::W8(std::mem::take(words)), Bytes::default());
+        }
+        let block = &block;
         match self.bits {
             Some(0..=64) => (u64::lane(self.pack_words(batch, block)), Bytes::default()),
             Some(65..=128) => (u128::lane(self.pack_words(batch, block)), Bytes::default()),
@@ -230,6 +243,10 @@ impl KeyColumn {
         Self { part, nullable, bits: bits + u32::from(nullable), empty }
     }
 
+    fn whole() -> Self {
+        Self { part: Part::Whole, nullable: false, bits: 64, empty: Data::W8(Vec::new()) }
+    }
+
     fn is_dictionary(&self) -> bool {
         matches!(self.part, Part::Dictionary { .. })
     }
@@ -302,6 +319,7 @@ impl KeyColumn {
                     _ => Data::W8(numbers.collect()),
                 }
             }
+            Part::Whole => Data::W8(words.iter().map(|word| word.extract(shift, 64) as u64).collect()),
             Part::Wide => Data::W16(words.iter().map(|word| word.extract(shift, 128)).collect()),
             Part::Dictionary { values, .. } => {
                 return low_cardinality(values, words.iter().map(|word| word.extract(shift, bits) as u32).collect());
@@ -314,6 +332,21 @@ impl KeyColumn {
         let nulls = words.iter().map(|word| word.extract(shift + bits, 1) as u8).collect();
         Data::Nullable { nulls, values: Box::new(values) }
     }
+}
+
+/// Whether the first column is one of 64-bit numbers that span more than a directly indexed table can.
+fn is_whole(inputs: &[Block]) -> bool {
+    let mut span = (u64::MAX, 0);
+    for block in inputs {
+        let Data::W8(values) = &block.columns[0].data else { return false };
+        for value in values {
+            span = (span.0.min(*value), span.1.max(*value));
+        }
+        if span.1 - span.0 >= 1 << DIRECT_BITS_MAX {
+            return true;
+        }
+    }
+    false
 }
 
 /// The sign bit of signed numbers, which is flipped so that their order is that of unsigned ones.
@@ -496,7 +529,7 @@ fn coalesce<K: Word>(finished: Vec<Finished<K>>) -> Vec<Finished<K>> {
     let mut pieces: Vec<Finished<K>> = Vec::new();
     for next in finished.into_iter().filter(|next| !next.keys.is_empty()) {
         match pieces.last_mut() {
-            Some(last) if last.keys.len() + next.keys.len() <= OUTPUT_ROWS => {
+            Some(last) if next.keys.len() < SMALL_ROWS && last.keys.len() + next.keys.len() <= OUTPUT_ROWS => {
                 last.keys.extend_from_slice(&next.keys);
                 last.states.iter_mut().zip(&next.states).for_each(|(to, from)| to.append(from));
             }

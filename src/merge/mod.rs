@@ -161,7 +161,7 @@ fn prepare(
     let tasks: Vec<(usize, Block)> = inputs.into_iter().enumerate().collect();
     let split = |(): &mut (), (number, mut block): (usize, Block)| {
         let states = block.columns.split_off(key_count);
-        let (keys, arena) = plan.pack(number, &block);
+        let (keys, arena) = plan.pack(number, block);
         let states = states.into_iter().map(|column| column.data).collect();
         Ok::<_, MergeError>((keys, arena, batches::take(&functions, states)?))
     };

@@ -7,6 +7,7 @@ use crate::wire::{Block, Bytes, Column, Data, DataType, write_varint};
 const BLOCK_ROWS: usize = 1 << 16;
 /// Odd, so that multiplying permutes the numbers below a power of two.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+const DOMAIN: u64 = 1 << 20;
 
 /// One merge to measure.
 pub struct Case {
@@ -15,6 +16,8 @@ pub struct Case {
     pub layout: Layout,
     /// What ClickHouse computes per state column, for the same merge.
     pub clickhouse: Vec<String>,
+    /// The answer depends on the order of the rows.
+    pub ordered: bool,
 }
 
 impl Case {
@@ -32,8 +35,12 @@ pub enum Keys {
     LowBitsZero,
     /// `UInt16`.
     Short,
-    /// 90 % of the rows share a few keys.
-    Skewed,
+    /// 90 % of the rows share 8 keys.
+    FewHeavy,
+    /// `UInt32` below 2^20: keys that index a table directly.
+    Domain,
+    /// The same, with 90 % of the rows in one of 256 ranges of the domain.
+    DomainSkewed,
 }
 
 fn mix(value: u64) -> u64 {
@@ -57,11 +64,16 @@ fn key_numbers(tables: usize, keys: usize) -> Vec<Vec<u64>> {
 fn key_column(numbers: &[u64], kind: Keys) -> (DataType, Data) {
     let value = |number: u64| match kind {
         Keys::LowBitsZero => mix(number) << 16,
-        Keys::Skewed if mix(number ^ STEP) % 10 != 0 => mix(number % 8),
+        Keys::FewHeavy if !mix(number ^ STEP).is_multiple_of(10) => mix(number % 8),
+        Keys::DomainSkewed if !mix(number ^ STEP).is_multiple_of(10) => mix(number) % (DOMAIN / 256) + DOMAIN / 2,
+        Keys::Domain | Keys::DomainSkewed => mix(number) % DOMAIN,
         _ => mix(number),
     };
     match kind {
         Keys::Short => (DataType::UInt(16), Data::W2(numbers.iter().map(|number| *number as u16).collect())),
+        Keys::Domain | Keys::DomainSkewed => {
+            (DataType::UInt(32), Data::W4(numbers.iter().map(|number| value(*number) as u32).collect()))
+        }
         _ => (DataType::UInt(64), Data::W8(numbers.iter().map(|number| value(*number)).collect())),
     }
 }
@@ -167,7 +179,7 @@ const MIXED: [State; 10] = [
 ];
 
 fn nullable_strings(rows: &[u64]) -> Data {
-    let nulls: Vec<u8> = rows.iter().map(|row| u8::from(mix(*row) % 4 == 0)).collect();
+    let nulls: Vec<u8> = rows.iter().map(|row| u8::from(mix(*row).is_multiple_of(4))).collect();
     let text = |row: u64| format!("value {}", mix(row));
     let mut values = Bytes::default();
     for (row, null) in rows.iter().zip(&nulls) {
@@ -196,8 +208,9 @@ fn case(name: String, tables: usize, keys: usize, kind: Keys, functions: &[State
         Block { columns, rows: rows.len() }
     });
     let inputs = inputs.collect();
+    let ordered = functions.iter().any(|state| state.clickhouse.starts_with("any"));
     let clickhouse = functions.iter().enumerate().map(|(at, state)| format!("{}(s{at})", state.clickhouse)).collect();
-    Case { name, inputs, layout: Layout { key_count: 1, state_types: types }, clickhouse }
+    Case { name, inputs, layout: Layout { key_count: 1, state_types: types }, clickhouse, ordered }
 }
 
 /// A case by its number, so that only one is in memory at a time; `None` after the last. `scale` 1 is the full size.
@@ -220,7 +233,19 @@ pub fn nth(number: usize, scale: f64) -> Option<Case> {
         }
         4 => {
             let name = format!("sum, count: 8 tables x {} M keys, 90 % of the rows in 8 keys", millions(two));
-            case(name, 8, two, Keys::Skewed, &[SUM, COUNT])
+            case(name, 8, two, Keys::FewHeavy, &[SUM, COUNT])
+        }
+        8 => case(
+            format!("sum, count: 8 tables x {} M rows, 2^20 keys", millions(two)),
+            8,
+            two,
+            Keys::Domain,
+            &[SUM, COUNT],
+        ),
+        9 => {
+            let name =
+                format!("sum, count: 8 tables x {} M rows, 2^20 keys, 90 % of the rows in one bucket", millions(two));
+            case(name, 8, two, Keys::DomainSkewed, &[SUM, COUNT])
         }
         5 => case(format!("10 functions: 8 tables x {} M keys", millions(one)), 8, one, Keys::Random, &MIXED),
         6 => case(format!("10 functions: 32 tables x {short} UInt16 keys"), 32, short, Keys::Short, &MIXED),
