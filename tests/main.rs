@@ -14,3 +14,4 @@ mod http_serve;
 mod matching;
 mod ssb;
 mod state;
+mod wire;

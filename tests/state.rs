@@ -106,6 +106,30 @@ async fn run(upstream: &Upstream, number: usize, case: &Case) -> Result<(), Stri
     Ok(())
 }
 
+/// States that only ClickHouse can merge travel through a merge, beside one that is merged, and come out whole.
+#[tokio::test]
+async fn opaque_states_are_merged_by_clickhouse_afterwards() {
+    let database = Database::new("opaque");
+    let upstream = database.upstream();
+    let type_ = DataType::parse("AggregateFunction(topK(3), String)").unwrap();
+    let sum = DataType::parse("SimpleAggregateFunction(sum, UInt64)").unwrap();
+    let carried = state::carrier(&type_, "t");
+    assert!(!carried.mergeable);
+    let table = |name: &str| format!("CREATE TABLE {name} (k UInt8, t {type_}, s {sum}) ENGINE = Memory");
+    upstream.execute(&table("source")).await.unwrap();
+    upstream.execute(&table("merged")).await.unwrap();
+    let states = format!("SELECT k, topKState(3)(toString(x % 5)), sum(x) FROM {SOURCE} GROUP BY t, k");
+    upstream.execute(&format!("INSERT INTO source {states}")).await.unwrap();
+    let bytes = upstream.bytes(&format!("SELECT k, {} AS t, s FROM source", carried.select), "Native").await.unwrap();
+    let blocks = native::decode(&bytes, state::skip).unwrap();
+    let layout = Layout { key_count: 1, state_types: vec![type_, sum] };
+    let blocks = merge(blocks, &layout, &Options { threads: 2, strategy: Strategy::Radix }).unwrap();
+    insert(&upstream, "merged", &blocks).await.unwrap();
+    let answer =
+        |name: &str| format!("SELECT k, topKMerge(3)(t), sum(s), count() > 1 FROM {name} GROUP BY k ORDER BY k");
+    assert_eq!(database.sql(&answer("merged")), database.sql(&answer("source")));
+}
+
 /// The bytes on record are those of this server, and are one state to us.
 async fn golden(upstream: &Upstream, case: &Case, type_: &DataType, state: &str) -> Result<(), String> {
     let sql = format!(

@@ -13,6 +13,8 @@
 //!   AggregateFunction      states back to back, without lengths
 //! ```
 //!
+//! `DateTime('zone')` columns are announced as `DateTime`, and aggregate states without their version.
+//!
 //! A state has no length in front, so cutting a column of them into rows needs to know its function: callers pass a
 //! [`Skip`] that does. States of any function can be had as `String` instead: see `state::carrier`.
 
