@@ -43,7 +43,8 @@ pub fn explain(
             }
         }
     }
-    let mut explanation = Explanation { decision: Decision::NotAQuery, plan: None, coverages: Vec::new() };
+    let mut explanation =
+        Explanation { decision: Decision::NotAQuery, plan: None, coverages: Vec::new(), confirmation: None };
     let raw = |reason: String| Decision::Raw { reason };
     let statement = match parse(sql) {
         Ok(statement) => statement,

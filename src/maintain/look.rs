@@ -73,6 +73,24 @@ impl Look {
         self.views.get(view).cloned().unwrap_or(Coverage::Stale(Staleness::NeverBuilt))
     }
 
+    /// Whether a decision about a view that went by an `earlier` look is right by this one as well; else the reason.
+    pub fn confirms(&self, earlier: &Look, view: &str) -> Result<(), String> {
+        if self.policies != earlier.policies {
+            return Err("row policies have changed".into());
+        }
+        match (self.coverage(view), earlier.coverage(view)) {
+            (Coverage::Covered(now), Coverage::Covered(then))
+                if now.storage == then.storage && now.runs == then.runs =>
+            {
+                Ok(())
+            }
+            // Not used then, so nothing depends on it.
+            (_, Coverage::Stale(_)) => Ok(()),
+            (Coverage::Covered(_), Coverage::Covered(_)) => Err(format!("stale: view {view} was rebuilt meanwhile")),
+            (Coverage::Stale(why), _) => Err(format!("stale: view {view}: {why}")),
+        }
+    }
+
     /// The row policies on a source of these views, whoever they concern.
     pub fn policies_on(&self, table: &TableName) -> impl Iterator<Item = &RowPolicy> {
         self.policies.iter().filter(move |policy| policy.concerns(table))
@@ -174,6 +192,14 @@ impl Looker {
             Ok(outcome) => outcome.clone().unwrap_or_else(|| Err(LookError("no outcome".into()))),
             Err(_) => Err(LookError("the look was abandoned".into())),
         }
+    }
+
+    /// The last look at all of `views`, if it is younger than `age_max`: something to work with until a new one is there.
+    pub fn last(&self, views: &[&str], age_max: Duration) -> Option<Arc<Look>> {
+        let memory = lock(&self.shared.memory);
+        let first = memory.looks.get(*views.first()?)?;
+        let same = views.iter().all(|view| memory.looks.get(*view).is_some_and(|look| Arc::ptr_eq(look, first)));
+        (same && first.started_at.elapsed() < age_max).then(|| first.clone())
     }
 
     /// Joins the look that starts next, and starts it if few enough are under way.

@@ -4,12 +4,15 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dashmap::DashMap;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use super::client::HttpUpstream;
 use super::facts::{Clients, NoAccess};
-use super::query::{Decision, IncomingQuery, Mode, Wish};
+use super::query::{Confirmation, Decided, Decision, IncomingQuery, Mode, Wish};
 use super::shapes::Shapes;
 use crate::maintain::look::{Coverage, Covered, Look, LookError, Looker};
 use crate::matching::plan::{Plan, PlannedBlock, may_concern, plan, splice};
@@ -20,6 +23,13 @@ use crate::matching::view::View;
 use crate::sql::{ParseError, parse};
 use crate::upstream::Upstream;
 use crate::views::catalog::{Catalog, CatalogView};
+
+/// A decision may be made ahead by a look of this age, to be confirmed by a new one. Far below the time for which runs are
+/// kept after they went out of use.
+const AHEAD_AGE_MAX: Duration = Duration::from_secs(60);
+
+/// What was stale this short a time ago is not looked at again before the query goes to the raw tables.
+const STALE_AGE_MAX: Duration = Duration::from_millis(500);
 
 /// Plans kept; beyond this the cache is emptied.
 const PLANS_MAX: usize = 10_000;
@@ -43,8 +53,19 @@ pub struct Accelerator {
 pub struct Explanation {
     pub decision: Decision,
     pub plan: Option<Arc<Plan>>,
-    /// Rows of the live runs, for each view that was looked at.
+    /// What the look showed of each view that matches.
     pub coverages: Vec<(String, Coverage)>,
+    /// Set when the decision was made ahead of the look that proves it.
+    pub confirmation: Option<Confirmation>,
+}
+
+/// When the sources are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Looking {
+    /// Before the decision.
+    First,
+    /// Beside the query, where an earlier look gives something to go by.
+    Ahead,
 }
 
 /// The way a decision ends early.
@@ -71,17 +92,29 @@ impl Accelerator {
         self.explain(&query).await.decision
     }
 
-    /// The same, with the reasons.
+    /// As [`Accelerator::decide`], but where an earlier look at the sources would allow an answer from a view, decides by
+    /// that at once; the look that proves it runs beside the query and is awaited before the first byte of the answer.
+    pub async fn decide_ahead(&self, query: &IncomingQuery) -> Decided {
+        let explanation = self.explain_with(query, Looking::Ahead).await;
+        Decided { decision: explanation.decision, confirmation: explanation.confirmation }
+    }
+
+    /// The decision, with the reasons.
     pub async fn explain(&self, query: &IncomingQuery) -> Explanation {
-        let mut seen = Explanation { decision: Decision::NotAQuery, plan: None, coverages: Vec::new() };
-        seen.decision = match self.steps(query, &mut seen).await {
+        self.explain_with(query, Looking::First).await
+    }
+
+    async fn explain_with(&self, query: &IncomingQuery, looking: Looking) -> Explanation {
+        let decision = Decision::NotAQuery;
+        let mut seen = Explanation { decision, plan: None, coverages: Vec::new(), confirmation: None };
+        seen.decision = match self.steps(query, looking, &mut seen).await {
             Ok(decision) => decision,
             Err(reason) => Decision::Raw { reason: short(&reason) },
         };
         seen
     }
 
-    async fn steps(&self, query: &IncomingQuery, seen: &mut Explanation) -> Step<Decision> {
+    async fn steps(&self, query: &IncomingQuery, looking: Looking, seen: &mut Explanation) -> Step<Decision> {
         if query.wish == Wish::Off {
             return Err("opted out".into());
         }
@@ -116,7 +149,7 @@ impl Accelerator {
         if !plan.matches() {
             return Err(plan.reason());
         }
-        let look = self.look(&plan, seen).await?;
+        let (look, under_way) = self.look(&plan, looking, seen).await?;
         let mut replacements = Vec::new();
         let mut views = Vec::new();
         let mut refused = None;
@@ -133,6 +166,7 @@ impl Accelerator {
             return Err(refused.unwrap_or_else(|| plan.reason()));
         }
         views.dedup();
+        seen.confirmation = under_way.map(|under_way| confirmation(under_way, look, views.clone()));
         Ok(Decision::View { views, mode: Mode::Full, sql: splice(&query.sql, replacements) })
     }
 
@@ -151,7 +185,8 @@ impl Accelerator {
         plan
     }
 
-    async fn look(&self, plan: &Plan, seen: &mut Explanation) -> Step<Arc<Look>> {
+    /// A look at the views that match: a new one, or an earlier one and a new one under way.
+    async fn look(&self, plan: &Plan, looking: Looking, seen: &mut Explanation) -> Step<(Arc<Look>, Option<UnderWay>)> {
         let mut names: Vec<&str> = plan
             .replaceable()
             .flat_map(|b| &b.candidates)
@@ -160,9 +195,24 @@ impl Accelerator {
             .collect();
         names.sort_unstable();
         names.dedup();
-        let look = self.looker.look(&names).await.map_err(|e| e.to_string())?;
+        let last = match looking {
+            Looking::First => None,
+            Looking::Ahead => self.looker.last(&names, AHEAD_AGE_MAX),
+        };
+        let mut under_way = None;
+        let look = match last {
+            Some(last) if names.iter().any(|name| matches!(last.coverage(name), Coverage::Covered(_))) => {
+                let (looker, names) = (self.looker.clone(), names.iter().map(ToString::to_string).collect::<Vec<_>>());
+                under_way = Some(tokio::spawn(async move {
+                    looker.look(&names.iter().map(String::as_str).collect::<Vec<_>>()).await
+                }));
+                last
+            }
+            Some(last) if last.started_at.elapsed() < STALE_AGE_MAX => last,
+            _ => self.looker.look(&names).await.map_err(|e| e.to_string())?,
+        };
         seen.coverages = names.iter().map(|name| (name.to_string(), look.coverage(name))).collect();
-        Ok(look)
+        Ok((look, under_way))
     }
 
     /// The view and the text that answer one block.
@@ -234,6 +284,22 @@ impl Accelerator {
         }
         Ok(())
     }
+}
+
+type UnderWay = JoinHandle<Result<Arc<Look>, LookError>>;
+
+/// The promise that a new look shows of the `used` views what the `earlier` one showed.
+fn confirmation(under_way: UnderWay, earlier: Arc<Look>, used: Vec<String>) -> Confirmation {
+    let (sender, confirmation) = watch::channel(None);
+    tokio::spawn(async move {
+        let verdict = match under_way.await {
+            Ok(Ok(look)) => used.iter().try_for_each(|view| look.confirms(&earlier, view)),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        sender.send_replace(Some(verdict.map_err(|reason| short(&reason))));
+    });
+    confirmation
 }
 
 fn no_access(table: &TableName, no: &NoAccess) -> String {

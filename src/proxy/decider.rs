@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::keeper::Keeper;
-use super::query::{Decision, IncomingQuery};
+use super::query::{Decided, Decision, IncomingQuery};
 
 /// Asked once for every query that can be read.
 #[derive(Clone)]
@@ -16,11 +16,11 @@ pub enum Decider {
 }
 
 impl Decider {
-    pub async fn decide(&self, query: IncomingQuery) -> Decision {
+    pub async fn decide(&self, query: IncomingQuery) -> Decided {
         match self {
-            Decider::PassThrough => Decision::Raw { reason: "no views".into() },
+            Decider::PassThrough => Decision::Raw { reason: "no views".into() }.into(),
             Decider::Views(keeper) => keeper.decide(query).await,
-            Decider::Rule(rule) => rule(&query),
+            Decider::Rule(rule) => rule(&query).into(),
         }
     }
 }

@@ -10,7 +10,7 @@ use arc_swap::ArcSwapOption;
 
 use super::accelerator::Accelerator;
 use super::client::HttpUpstream;
-use super::query::{Decision, IncomingQuery};
+use super::query::{Decided, Decision, IncomingQuery};
 use crate::upstream::Upstream;
 use crate::views::catalog::{self, Catalog};
 use crate::views::declaration;
@@ -35,11 +35,11 @@ impl Keeper {
         Self { upstream, client, path, current: ArcSwapOption::empty() }
     }
 
-    pub async fn decide(&self, query: IncomingQuery) -> Decision {
+    pub async fn decide(&self, query: IncomingQuery) -> Decided {
         let current = self.current.load_full();
         match current {
-            Some(accelerator) => accelerator.decide(query).await,
-            None => Decision::Raw { reason: "the views are not loaded yet".into() },
+            Some(accelerator) => accelerator.decide_ahead(&query).await,
+            None => Decision::Raw { reason: "the views are not loaded yet".into() }.into(),
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::sync::watch;
+
 /// A query as the client sent it, before anything was decided.
 #[derive(Debug, Clone)]
 pub struct IncomingQuery {
@@ -76,5 +78,23 @@ impl Decision {
             }
             Decision::NotAQuery => None,
         }
+    }
+}
+
+/// Whether a decision still holds: filled in when the look at the sources that began after the query arrived is done.
+/// The error is the reason why the query must go to the raw tables after all.
+pub type Confirmation = watch::Receiver<Option<Result<(), String>>>;
+
+/// A decision, which may have been made ahead of the look that proves it. No byte of an answer may reach the client
+/// before the confirmation does.
+#[derive(Debug, Clone)]
+pub struct Decided {
+    pub decision: Decision,
+    pub confirmation: Option<Confirmation>,
+}
+
+impl From<Decision> for Decided {
+    fn from(decision: Decision) -> Self {
+        Self { decision, confirmation: None }
     }
 }

@@ -14,7 +14,7 @@ use super::body::Body;
 use super::exchange::{Ended, Marking, Outgoing, Peer, close_gently, exchange, tunnel};
 use super::head::{Edit, HEAD_BYTES_MAX, Reading, RequestHead, Scan};
 use super::incoming::{self, Opening, QueryParameter, UrlQuery, WISH_HEADERS};
-use crate::proxy::query::{Decision, Wish};
+use crate::proxy::query::{Decided, Decision, Wish};
 
 /// Longer query texts pass unread. ClickHouse's own limit (`max_query_size`) is 256 KiB.
 const QUERY_BYTES_MAX: usize = 256 << 10;
@@ -53,7 +53,7 @@ enum Finding {
     Pass,
     /// A query, or what may be one, that cannot be read.
     Unreadable(&'static str),
-    Decided(Decision, Place),
+    Decided(Decided, Place),
 }
 
 /// After a request, the connection either waits for the next one or ends.
@@ -145,7 +145,7 @@ impl Connection {
         let decision = match &finding {
             Finding::Pass => Decision::NotAQuery,
             Finding::Unreadable(reason) => Decision::Raw { reason: (*reason).into() },
-            Finding::Decided(decision, _) => decision.clone(),
+            Finding::Decided(decided, _) => decided.decision.clone(),
         };
         tracing::debug!(decision = decision.header(), "query");
         if let Decision::Raw { reason } = &decision {
@@ -154,28 +154,30 @@ impl Connection {
                 return self.refuse(&request, OwnError::required(reason), decision.header()).await;
             }
         }
-        let mut marking = Marking { decision: decision.header(), is_refusable: false };
-        if let (Decision::View { sql, .. }, Finding::Decided(_, place)) = (&decision, &finding) {
+        let mut marking = Marking { decision: decision.header(), is_refusable: false, confirmation: None };
+        if let (Decision::View { sql, .. }, Finding::Decided(decided, place)) = (&decision, &finding) {
             self.proxy.counters.accelerated.fetch_add(1, Relaxed);
             marking.is_refusable = true;
-            match self.relay(&request, request.rewritten(sql, *place), &marking).await {
+            marking.confirmation.clone_from(&decided.confirmation);
+            let reason = match self.relay(&request, request.rewritten(sql, *place), &marking).await {
                 Relayed::Next(next) => return next,
                 Relayed::Refused { status, code } => {
-                    self.proxy.counters.fallbacks.fetch_add(1, Relaxed);
                     let code = code.map_or(format!("HTTP status {status}"), |c| format!("code {c}"));
                     tracing::warn!(%code, decision = marking.decision, sql, "the rewritten query failed, the original is sent");
-                    let reason = format!("rewritten query failed: {code}");
-                    if incoming::wish(&request.head, request.url.as_ref()) == Wish::Require {
-                        let decision = Decision::Raw { reason: reason.clone() }.header();
-                        return self.refuse(&request, OwnError::required(&reason), decision).await;
-                    }
-                    marking = Marking { decision: Decision::Raw { reason }.header(), is_refusable: false };
+                    format!("rewritten query failed: {code}")
                 }
+                Relayed::Unconfirmed(reason) => reason,
+            };
+            self.proxy.counters.fallbacks.fetch_add(1, Relaxed);
+            let raw = Decision::Raw { reason: reason.clone() }.header();
+            if incoming::wish(&request.head, request.url.as_ref()) == Wish::Require {
+                return self.refuse(&request, OwnError::required(&reason), raw).await;
             }
+            marking = Marking { decision: raw, is_refusable: false, confirmation: None };
         }
         match self.relay(&request, request.original(), &marking).await {
             Relayed::Next(next) => next,
-            Relayed::Refused { .. } => Next::Abort,
+            Relayed::Refused { .. } | Relayed::Unconfirmed(_) => Next::Abort,
         }
     }
 
@@ -297,6 +299,7 @@ impl Connection {
                     Relayed::Next(if client_stays { Next::Request } else { Next::Close })
                 }
                 Ended::Refused { status, code } => Relayed::Refused { status, code },
+                Ended::Unconfirmed(reason) => Relayed::Unconfirmed(reason),
                 Ended::Unanswered { nothing_was_sent } if is_reused && (nothing_was_sent || is_repeatable) => continue,
                 // Without the proxy, the client would see just that.
                 Ended::Unanswered { .. } => Relayed::Next(Next::Close),
@@ -310,6 +313,7 @@ impl Connection {
 enum Relayed {
     Next(Next),
     Refused { status: u16, code: Option<i32> },
+    Unconfirmed(String),
 }
 
 /// A body, read as query text.

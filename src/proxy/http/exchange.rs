@@ -20,6 +20,7 @@ use super::body::Body;
 use super::buffer::{BULK_BYTES, Buffer};
 use super::head::{HEAD_BYTES_MAX, ResponseHead};
 use super::stream::{StreamError, stream};
+use crate::proxy::query::Confirmation;
 
 /// What a client may send ahead of its answer (pipelined requests) before we stop reading.
 const AHEAD_BYTES_MAX: usize = 64 << 10;
@@ -65,6 +66,18 @@ pub struct Marking {
     pub decision: Option<String>,
     /// An error in place of an answer is not passed on but reported as [`Ended::Refused`]: the query was rewritten.
     pub is_refusable: bool,
+    /// No byte of the answer goes to the client before this says that the decision holds.
+    pub confirmation: Option<Confirmation>,
+}
+
+impl Marking {
+    async fn confirm(&self) -> Result<(), String> {
+        let Some(confirmation) = &self.confirmation else { return Ok(()) };
+        match confirmation.clone().wait_for(Option::is_some).await {
+            Ok(verdict) => verdict.clone().unwrap_or(Ok(())),
+            Err(_) => Err("the look at the sources was abandoned".into()),
+        }
+    }
 }
 
 /// How an exchange ended.
@@ -74,6 +87,8 @@ pub enum Ended {
     Complete { client_stays: bool, upstream_stays: Option<Duration> },
     /// ClickHouse refused the (rewritten) query; the client has seen nothing of it.
     Refused { status: u16, code: Option<i32> },
+    /// The decision does not hold; the client has seen nothing of the answer.
+    Unconfirmed(String),
     /// ClickHouse closed the connection before the first byte of an answer.
     Unanswered { nothing_was_sent: bool },
     /// One side broke off in the middle; `reset`: not by an orderly close.
@@ -114,6 +129,7 @@ async fn both_ways(
         Ok(Received::Refusal(head)) => {
             return Err(Ended::Refused { status: head.status, code: head.exception_code });
         }
+        Ok(Received::Unconfirmed(reason)) => return Err(Ended::Unconfirmed(reason)),
         Err(Broken::Client) => return Err(Ended::BrokenOff { reset: true }),
         Err(Broken::UpstreamBeforeAnswer) => {
             return Err(Ended::Unanswered { nothing_was_sent: !progress.started.load(Relaxed) });
@@ -232,6 +248,7 @@ async fn forward(
 enum Received {
     Whole(ResponseHead),
     Refusal(ResponseHead),
+    Unconfirmed(String),
 }
 
 enum Broken {
@@ -259,6 +276,9 @@ async fn receive(
             }
             if holds_until.is_none_or(|until| Instant::now() > until) && !out.is_empty() {
                 holds_until = None;
+                if let Err(reason) = marking.confirm().await {
+                    return Ok(Received::Unconfirmed(reason));
+                }
                 client.write_all(&out).await.map_err(|_| Broken::Client)?;
                 out.clear();
             }
@@ -275,6 +295,9 @@ async fn receive(
     let is_error = head.status != 200 || head.exception_code.is_some();
     if holds_until.is_some() && is_error && head.exception_code != Some(QUERY_WAS_CANCELLED) {
         return Ok(Received::Refusal(head));
+    }
+    if let Err(reason) = marking.confirm().await {
+        return Ok(Received::Unconfirmed(reason));
     }
     let mut body = head.body(is_head);
     let first = body.follow(&buffer.bytes()[..buffer.bytes().len().min(JOINED_BYTES_MAX)]);
