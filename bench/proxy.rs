@@ -26,8 +26,8 @@ fn main() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(&Options::new(folder.path().join("clickhouse"))).unwrap_or_else(|e| panic!("{e}"));
     let proxy = Proxy::start(&server.http_url());
-    let mut direct = Route { name: "direct", port: server.http_port() };
-    let mut through = Route { name: "proxy", port: proxy.port };
+    let direct = Route { name: "direct", port: server.http_port() };
+    let through = Route { name: "proxy", port: proxy.port };
     direct.ask("CREATE TABLE kept (x UInt64) ENGINE = MergeTree ORDER BY tuple()");
     direct.ask("CREATE TABLE dropped (x UInt64) ENGINE = Null");
     let piece: Vec<u8> =
@@ -35,7 +35,7 @@ fn main() {
 
     let mut figures = Vec::new();
     for (what, table) in [("INSERT of 1 GiB, MergeTree", "kept"), ("INSERT of 1 GiB, Null", "dropped")] {
-        figures.push(Figure::of(what, options.rounds, [&mut direct, &mut through], |route| {
+        figures.push(Figure::of(what, options.rounds, &proxy, [&direct, &through], |route| {
             let took = route.insert(table, &piece);
             if table == "kept" {
                 assert_eq!(route.ask("SELECT count() FROM kept"), format!("{ROWS}\n"));
@@ -45,7 +45,7 @@ fn main() {
         }));
     }
     figures
-        .push(Figure::of("result of 1 GiB", options.rounds, [&mut direct, &mut through], |route| route.select_gib()));
+        .push(Figure::of("result of 1 GiB", options.rounds, &proxy, [&direct, &through], |route| route.select_gib()));
     let latency = latency([&direct, &through]);
     let memory = proxy.peak_memory();
 
@@ -61,7 +61,7 @@ fn main() {
     if let Some(path) = options.json {
         let transfers: Vec<_> = figures
             .iter()
-            .map(|f| serde_json::json!({"what": f.what, "direct_mib_per_s": f.direct.round(), "proxy_mib_per_s": f.proxy.round(), "ratio": round(f.proxy / f.direct), "direct_s": f.seconds[0], "proxy_s": f.seconds[1]}))
+            .map(|f| serde_json::json!({"what": f.what, "direct_mib_per_s": f.direct.round(), "proxy_mib_per_s": f.proxy.round(), "ratio": round(f.proxy / f.direct), "direct_s": f.seconds[0], "proxy_s": f.seconds[1], "proxy_cpu_s": f.proxy_cpu_s}))
             .collect();
         let report = serde_json::json!({
             "command": "cargo bench --bench proxy",
@@ -116,6 +116,13 @@ impl Proxy {
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let port = line.split("127.0.0.1:").nth(1).and_then(|rest| rest.split('/').next()?.parse().ok());
         Self { process, port: port.unwrap_or_else(|| panic!("no port in {line:?}")) }
+    }
+
+    /// Processor time so far, in user and kernel mode (`/proc/PID/stat`, in hundredths of a second).
+    fn cpu_seconds(&self) -> f64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
     }
 
     /// The kernel's own high-water mark (`VmHWM`).
@@ -201,23 +208,36 @@ struct Figure {
     direct: f64,
     proxy: f64,
     seconds: [Vec<f64>; 2],
+    /// Processor time that the proxy used for one transfer.
+    proxy_cpu_s: f64,
 }
 
 impl Figure {
-    fn of(what: &'static str, rounds: usize, routes: [&mut Route; 2], run: impl Fn(&Route) -> Duration) -> Self {
+    fn of(
+        what: &'static str,
+        rounds: usize,
+        proxy: &Proxy,
+        routes: [&Route; 2],
+        run: impl Fn(&Route) -> Duration,
+    ) -> Self {
         let mut seconds = [Vec::new(), Vec::new()];
         for route in &routes {
             run(route);
         }
+        let cpu_before = proxy.cpu_seconds();
         for _ in 0..rounds {
             for (route, seconds) in routes.iter().zip(&mut seconds) {
                 seconds.push(round(run(route).as_secs_f64()));
             }
         }
+        let proxy_cpu_s = round((proxy.cpu_seconds() - cpu_before) / rounds as f64);
         let speed = |seconds: &Vec<f64>| 1024.0 / quantile(seconds.clone(), 0.5);
         let (direct, proxy) = (speed(&seconds[0]), speed(&seconds[1]));
-        println!("{what:28} direct {direct:7.0} MiB/s   proxy {proxy:7.0} MiB/s   {:5.1} %", 100.0 * proxy / direct);
-        Self { what, direct, proxy, seconds }
+        println!(
+            "{what:28} direct {direct:7.0} MiB/s   proxy {proxy:7.0} MiB/s   {:5.1} %   {proxy_cpu_s:.2} s of processor time",
+            100.0 * proxy / direct
+        );
+        Self { what, direct, proxy, seconds, proxy_cpu_s }
     }
 }
 
