@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::http_serve::Served;
 use crate::{http_relay, support};
 
 const CLICKHOUSE_CONNECT: &str = "clickhouse-connect[async]==1.12.0";
@@ -36,6 +37,27 @@ fn install(folder: &Path, package: &str, steps: &mut [Command]) -> Result<(), St
     std::fs::write(&mark, package).map_err(|e| e.to_string())
 }
 
+/// A proxy with a view on the table `sales` of this database, which it makes.
+fn accelerated(database: &support::Database) -> Served {
+    database.sql(
+        "CREATE TABLE sales (day Date, region LowCardinality(String), amount UInt64) ENGINE = MergeTree ORDER BY day",
+    );
+    let regions = "['north', 'east', 'south', 'west'][1 + number % 4]";
+    database.sql(&format!(
+        "INSERT INTO sales SELECT '2023-01-01'::Date + number % 700, {regions}, number FROM numbers(50000)"
+    ));
+    let views = support::folder(&format!("{}.yaml", database.name));
+    let text = format!(
+        "views:\n  - name: sales_by_day\n    query: SELECT day, region, sum(amount), count() FROM {}.sales GROUP BY day, region\n",
+        database.name
+    );
+    std::fs::write(&views, text).unwrap();
+    let options = ["--upstream", &support::server().http_url(), "--views", views.to_str().unwrap()];
+    run(Command::new(env!("CARGO_BIN_EXE_tributary")).arg("rebuild").args(options))
+        .unwrap_or_else(|error| panic!("{error}"));
+    Served::start(&options)
+}
+
 /// Compares what a client's script prints without the proxy and with it.
 fn compare(client: &str, installed: Result<(), String>, mut script: impl FnMut(u16, &str) -> Command) {
     if let Err(error) = installed {
@@ -44,7 +66,8 @@ fn compare(client: &str, installed: Result<(), String>, mut script: impl FnMut(u
     }
     // One database for both: its name is in error texts.
     let database = support::Database::new(&format!("client_{client}"));
-    let seen = [support::server().http_port(), http_relay::plain()]
+    let served = accelerated(&database);
+    let seen = [support::server().http_port(), served.port]
         .map(|port| run(&mut script(port, &database.name)).unwrap_or_else(|error| panic!("{error}")));
     let [direct, proxy] = &seen;
     assert!(!direct.is_empty());

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use crate::support;
 
-struct Served {
+/// The program, running; ended when dropped.
+pub struct Served {
     process: Child,
-    port: u16,
+    pub port: u16,
 }
 
 impl Served {
-    fn start(args: &[&str]) -> Self {
+    pub fn start(args: &[&str]) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_tributary"))
             .args(["serve", "--listen-http", "127.0.0.1:0"])
             .args(args)

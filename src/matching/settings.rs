@@ -4,16 +4,20 @@
 //! (`final`, `join_use_nulls`, `additional_table_filters`, ..). A query with any other setting goes to the raw tables.
 
 /// Settings that change how a query runs, is limited in time, logged or formatted, but not what it answers.
-const NEUTRAL: [&str; 62] = [
+const NEUTRAL: [&str; 64] = [
     "add_http_cors_header",
     "allow_ddl",
     "allow_introspection_functions",
     "buffer_size",
     "cancel_http_readonly_queries_on_client_close",
+    // clickhouse-connect sends it with every query. Decides about CAST(.. AS Dynamic) only; such queries go raw.
+    "cast_string_to_dynamic_use_inference",
     "compile_aggregate_expressions",
     "compile_expressions",
     "compile_sort_description",
     "database",
+    // clickhouse-connect sends it too. How inserted data is read: no literal, cast or comparison of 26.9 follows it.
+    "date_time_input_format",
     "date_time_output_format",
     "decompress",
     "default_format",

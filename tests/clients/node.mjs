@@ -36,6 +36,15 @@ for (const compression of [{}, { request: true, response: true }]) {
   show(await answer.json())
   const limited = { query: 'SELECT number FROM numbers(10)', format: 'JSONCompactEachRow', clickhouse_settings: { limit: '3', wait_end_of_query: 1 } }
   show(await (await c.query(limited)).json())
+  // Answered by a view where there is one, or an error: direct, ClickHouse does not know the header.
+  const required = client({ compression, http_headers: { 'X-Tributary': 'require' } })
+  for (const query of [
+    'SELECT region, sum(amount) AS total, avg(amount), count() FROM sales GROUP BY region ORDER BY total DESC',
+    "SELECT toYear(day) AS year, count() FROM sales WHERE region IN ('north', 'south') GROUP BY year ORDER BY year",
+  ])
+    for (const format of ['JSONEachRow', 'JSONCompactEachRowWithNamesAndTypes', 'CSV', 'TabSeparatedWithNamesAndTypes'])
+      show(await (await required.query({ query, format })).text())
+  await required.close()
   await attempt('unknown column', async () => (await c.query({ query: 'SELECT nope FROM things' })).json())
   await attempt('syntax', async () => (await c.query({ query: 'SELEC 1' })).json())
   await attempt('bad data', () => c.insert({ table: 'things', format: 'CSV', values: Readable.from(['x,y\n'], { objectMode: false }) }))

@@ -37,6 +37,12 @@ for compress in (False, True, "lz4", "zstd", "gzip"):
     with c.query_row_block_stream("SELECT number FROM numbers(300000)") as stream:
         print(compress, sum(len(block) for block in stream))
     print(compress, c.raw_query("SELECT id, name FROM items ORDER BY id LIMIT 3", fmt="JSONCompactEachRow"))
+    # Answered by a view where there is one, or an error: direct, ClickHouse does not know the header.
+    for sql in ("SELECT region, sum(amount) AS total, avg(amount), count() FROM sales GROUP BY region ORDER BY total DESC",
+                "SELECT toYear(day) AS year, count() FROM sales WHERE region IN ('north', 'south') GROUP BY year ORDER BY year",
+                "SELECT region, sum(amount) FROM sales WHERE region = {r:String} GROUP BY region"):
+        answer = c.query(sql, parameters={"r": "east"}, transport_settings={"X-Tributary": "require"})
+        print(compress, answer.column_names, [t.name for t in answer.column_types], answer.result_rows)
     attempt(compress, lambda: c.query("SELECT no_such_column FROM items"))
     attempt(compress, lambda: c.query("SELEC 1"))
     attempt(compress, lambda: c.query("SELECT throwIf(number = 200000) FROM numbers(300000)").result_rows)
