@@ -12,6 +12,8 @@ mod http_live;
 mod http_relay;
 mod http_serve;
 mod matching;
+mod maintain;
+mod maintain_live;
 mod ssb;
 mod state;
 mod wire;

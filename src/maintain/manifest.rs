@@ -187,7 +187,11 @@ impl Store {
         );
         match self.upstream.rows::<Row>(&sql).await {
             Ok(rows) => rows.into_iter().map(Manifest::try_from).collect(),
-            Err(error) if error.exception().is_some_and(|text| text.contains("(UNKNOWN_")) => {
+            Err(error)
+                if error.exception().is_some_and(|text| {
+                    ["(UNKNOWN_TABLE)", "(UNKNOWN_DATABASE)"].iter().any(|code| text.contains(code))
+                }) =>
+            {
                 // Somebody dropped the table, or the database: whatever was built is gone.
                 self.known.store(false, Ordering::Relaxed);
                 Ok(Vec::new())

@@ -143,9 +143,10 @@ impl States {
         let columns: Vec<String> = self.view.storage.columns.iter().map(|column| backquote(&column.name)).collect();
         let (columns, table) = (columns.join(", "), self.view.storage.quoted());
         let list: Vec<String> = partitions.iter().map(|id| string_literal(id)).collect();
+        // No alias for the new id: it would stand for the column in WHERE as well.
         self.upstream
             .execute(&format!(
-                "INSERT INTO {table} ({RUN}, {SOURCE_PARTITION}, {columns}) SELECT {to} AS {RUN}, {SOURCE_PARTITION}, \
+                "INSERT INTO {table} ({RUN}, {SOURCE_PARTITION}, {columns}) SELECT {to}, {SOURCE_PARTITION}, \
                  {columns} FROM {table} WHERE {RUN} = {from} AND {SOURCE_PARTITION} IN ({})",
                 list.join(", ")
             ))

@@ -1,0 +1,149 @@
+//! Views on a real server through every kind of change to their sources.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use tributary::maintain::look::{Coverage, Looker};
+use tributary::maintain::rebuild::{Options, RebuildError, Report, Silent, rebuild};
+use tributary::maintain::verify::{Verdict, verify};
+use tributary::upstream::Upstream;
+use tributary::views::catalog::{self, CatalogView};
+use tributary::views::declaration;
+
+use crate::support::Database;
+
+pub const BY_KEY: &str = "
+  - name: by_key
+    query: |
+      SELECT toYear(d) AS year, k, sum(v) AS s, count(), avg(v), max(v), uniqExact(v) AS u
+      FROM t GROUP BY year, k
+";
+
+pub const JOINED: &str = "
+  - name: joined
+    query: |
+      SELECT name, sum(v) AS s, count() AS n, min(t.v)
+      FROM t, dim WHERE t.k = dim.k GROUP BY name
+";
+
+/// The views of a YAML list, which must all be in order.
+pub async fn views_of(upstream: &Upstream, list: &str) -> Vec<CatalogView> {
+    let loaded = declaration::parse("views.yaml".as_ref(), format!("views:{list}"));
+    assert!(loaded.problems.is_empty(), "{:?}", loaded.problems);
+    let catalog = catalog::resolve(upstream, loaded.declarations).await.unwrap();
+    assert!(catalog.problems.is_empty(), "{}", catalog.problems[0]);
+    catalog.views
+}
+
+pub async fn build(upstream: &Upstream, view: &CatalogView) -> Result<Report, RebuildError> {
+    rebuild(upstream, view, &Options::default(), Arc::new(Silent)).await
+}
+
+/// "covered", after the view was compared with its query; else the reason.
+pub async fn state(upstream: &Upstream, view: &CatalogView, looker: &Looker) -> String {
+    match looker.look(&[view.name()]).await.unwrap().coverage(view.name()) {
+        Coverage::Stale(reason) => reason.to_string(),
+        Coverage::Covered(_) => match verify(upstream, view).await.unwrap() {
+            Verdict::Equal { .. } => "covered".into(),
+            other => panic!("{} is called covered: {other:?}", view.name()),
+        },
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    name: String,
+    #[serde(default)]
+    engine: Option<String>,
+    /// What stands after ORDER BY.
+    #[serde(default)]
+    settings: String,
+    #[serde(default)]
+    view: Option<String>,
+    #[serde(default)]
+    before_fill: Vec<String>,
+    #[serde(default)]
+    setup: Vec<String>,
+    change: Vec<String>,
+    verdict: String,
+    #[serde(default)]
+    rebuilt: Option<String>,
+    #[serde(default)]
+    partitions_built: Option<usize>,
+}
+
+async fn run(case: Case) {
+    let database = Database::new("changes");
+    let upstream = database.upstream();
+    let engine = case.engine.as_deref().unwrap_or("MergeTree");
+    for table in ["t", "u"] {
+        database.sql(&format!(
+            "CREATE TABLE {table} (d Date, k String, v UInt32, w UInt32, extra UInt8) ENGINE = {engine} \
+             PARTITION BY toYear(d) ORDER BY k {}",
+            case.settings
+        ));
+    }
+    database.sql("SYSTEM STOP MERGES u");
+    database.sql("CREATE TABLE dim (k String, name String) ENGINE = MergeTree ORDER BY k");
+    case.before_fill.iter().for_each(|sql| drop(database.sql(sql)));
+    for shift in 0..3 {
+        database.sql(&format!(
+            "INSERT INTO t SELECT toDate('2020-01-01') + 7 * number, 'k' || toString(number % 5), number + {shift}, \
+             100 * number, 1 FROM numbers(104)"
+        ));
+    }
+    database.sql("INSERT INTO dim VALUES ('k0', 'null'), ('k1', 'eins'), ('k2', 'zwei')");
+    case.setup.iter().for_each(|sql| drop(database.sql(sql)));
+    let list = if case.view.as_deref() == Some("joined") { JOINED } else { BY_KEY };
+    let view = views_of(&upstream, list).await.remove(0);
+    build(&upstream, &view).await.unwrap();
+    let looker = Looker::connect(upstream.clone(), vec![view.target()]).await.unwrap();
+    assert_eq!(state(&upstream, &view, &looker).await, "covered", "{}: before", case.name);
+
+    for sql in &case.change {
+        database.sql(&sql.replace("{storage}", &view.storage.quoted()));
+    }
+    let verdict = state(&upstream, &view, &looker).await;
+    match case.verdict.as_str() {
+        "any reason" => assert_ne!(verdict, "covered", "{}", case.name),
+        expected => assert!(verdict.contains(expected), "{}: {verdict}", case.name),
+    }
+    let fresh = Looker::connect(upstream.clone(), vec![view.target()]).await.unwrap();
+    let verdict_anew = state(&upstream, &view, &fresh).await;
+    assert_eq!(verdict == "covered", verdict_anew == "covered", "{}: by a new looker {verdict_anew}", case.name);
+
+    if case.rebuilt.as_deref() == Some("skip") {
+        return;
+    }
+    let report = build(&upstream, &view).await;
+    match case.rebuilt.as_deref() {
+        Some("fails") => return assert!(report.is_err(), "{}", case.name),
+        Some("any") => return,
+        expected => {
+            let report = report.unwrap_or_else(|error| panic!("{}: {error}", case.name));
+            if let Some(partitions) = case.partitions_built {
+                assert_eq!(report.partitions_built, partitions, "{}", case.name);
+            }
+            let verdict = state(&upstream, &view, &looker).await;
+            assert!(verdict.contains(expected.unwrap_or("covered")), "{}: after a rebuild {verdict}", case.name);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_kind_of_change_is_noticed() {
+    let cases: Vec<Case> = serde_yaml::from_str(include_str!("maintain/changes.yaml")).unwrap();
+    let mut running = tokio::task::JoinSet::new();
+    let mut failed = Vec::new();
+    for case in cases {
+        if running.len() >= 4 {
+            failed.extend(running.join_next().await.unwrap().err());
+        }
+        running.spawn(run(case));
+    }
+    while let Some(ended) = running.join_next().await {
+        failed.extend(ended.err());
+    }
+    assert!(failed.is_empty(), "{} cases failed, see above", failed.len());
+}
