@@ -14,6 +14,7 @@ mod http_serve;
 mod matching;
 mod maintain;
 mod maintain_live;
+mod maintain_rebuild;
 mod ssb;
 mod state;
 mod wire;

@@ -119,6 +119,7 @@ async fn build(upstream: &Upstream, view: &CatalogView, args: &Args) -> Outcome 
         jobs: usize::from(args.jobs),
         partitions: args.partition.clone(),
         full: args.full,
+        ..Options::default()
     };
     let progress: Arc<dyn Progress> = Arc::new(Bar::new());
     let result = async {

@@ -19,10 +19,6 @@ use crate::upstream::Upstream;
 use crate::views::catalog::CatalogView;
 use crate::wire::Block;
 
-/// About as many source rows are read by one query: a few seconds of work, which is what a part merge in the wrong
-/// moment throws away.
-const CHUNK_ROWS: u64 = 16_000_000;
-
 /// Times that what part merges and mutations broke is read again.
 const ROUNDS_MAX: usize = 20;
 
@@ -39,6 +35,8 @@ pub struct Limits {
     pub memory_bytes: usize,
     /// Queries under way at once.
     pub jobs: usize,
+    /// About as many source rows are read by one query.
+    pub chunk_rows: u64,
 }
 
 /// A partition whose rows are written.
@@ -91,7 +89,7 @@ impl Builder {
     ) -> Result<Self, RebuildError> {
         let states = Arc::new(States::new(upstream.clone(), view.clone()).await?);
         let shared = own_run(&upstream, &view, &states).await?;
-        let queue = batches(&seen[0].parts, partitions);
+        let queue = batches(&seen[0].parts, partitions, limits.chunk_rows);
         let permits = Semaphore::new(limits.jobs.max(1));
         Ok(Self {
             upstream,
@@ -198,7 +196,7 @@ impl Builder {
                     finished.push((partition.clone(), read, false));
                     continue;
                 }
-                chunks.extend(chunk::plan(partition, &left, CHUNK_ROWS));
+                chunks.extend(chunk::plan(partition, &left, self.limits.chunk_rows));
                 open.insert(partition, read);
             }
             if open.is_empty() {
@@ -336,7 +334,7 @@ impl Builder {
     ) -> Result<Option<Vec<Part>>, RebuildError> {
         let active = self.standing_parts().await?;
         let parts = active.get(partition).map(Vec::as_slice).unwrap_or_default();
-        let chunks = chunk::plan(partition, parts, CHUNK_ROWS);
+        let chunks = chunk::plan(partition, parts, self.limits.chunk_rows);
         for at in 0..of {
             let mut blocks = Vec::new();
             let mut bytes = 0;
@@ -377,13 +375,13 @@ async fn own_run(upstream: &Upstream, view: &CatalogView, states: &Arc<States>) 
 }
 
 /// Small partitions are read and checked together, large ones alone; large ones first.
-fn batches(parts: &Parts, partitions: &[String]) -> VecDeque<Vec<String>> {
+fn batches(parts: &Parts, partitions: &[String], rows_max: u64) -> VecDeque<Vec<String>> {
     let rows = |id: &String| parts.get(id).into_iter().flatten().map(|part| part.rows).sum::<u64>();
     let mut sized: Vec<(u64, &String)> = partitions.iter().map(|id| (rows(id), id)).collect();
     sized.sort_by(|a, b| b.cmp(a));
     let mut batches: VecDeque<(u64, Vec<String>)> = VecDeque::new();
     for (rows, id) in sized {
-        match batches.back_mut().filter(|(held, _)| held + rows <= CHUNK_ROWS) {
+        match batches.back_mut().filter(|(held, _)| held + rows <= rows_max) {
             Some((held, batch)) => {
                 *held += rows;
                 batch.push(id.clone());

@@ -98,6 +98,9 @@ pub struct Options {
     pub memory_bytes: usize,
     /// Queries under way at once.
     pub jobs: usize,
+    /// About as many source rows are read by one query: a few seconds of work, which is what a part merge in the wrong
+    /// moment throws away.
+    pub chunk_rows: u64,
     /// Only these partitions of the fact table; empty: all.
     pub partitions: Vec<String>,
     /// Also what is covered already.
@@ -106,7 +109,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { memory_bytes: 1 << 30, jobs: 2, partitions: Vec::new(), full: false }
+        Self { memory_bytes: 1 << 30, jobs: 2, chunk_rows: 16_000_000, partitions: Vec::new(), full: false }
     }
 }
 
@@ -199,7 +202,7 @@ impl Job<'_> {
         };
         let source_rows = rows_of(&plan.build);
         self.progress.begin(self.view.name(), plan.build.len(), source_rows);
-        let limits = Limits { memory_bytes: options.memory_bytes, jobs: options.jobs };
+        let limits = Limits { memory_bytes: options.memory_bytes, jobs: options.jobs, chunk_rows: options.chunk_rows };
         let (upstream, observer, view) = (self.upstream.clone(), self.observer.clone(), self.view.clone());
         let builder =
             Builder::start(upstream, observer, view, seen, &plan.build, limits, self.progress.clone()).await?;
