@@ -1,7 +1,10 @@
 //! Tributary: a materialized-view accelerator for ClickHouse.
 //!
-//! The modules stand in dependency order; a module uses only those above it. Everything up to `matching` is
-//! pure: no I/O, no clock, no async, no logging (`tests/tidy.rs` holds both rules).
+//! In dependency order; a module uses only those before it, and those up to `matching` are pure: no I/O, no clock, no
+//! async, no logging (`tests/tidy.rs` holds both rules):
+//!
+//! [`wire`], [`state`], [`merge`], [`sql`], [`matching`]; [`config`], [`upstream`], [`views`], [`maintain`], [`proxy`],
+//! [`embedded`], [`ssb`], [`cli`].
 
 pub mod matching;
 pub mod merge;

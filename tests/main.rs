@@ -17,4 +17,5 @@ mod maintain_rebuild;
 mod matching;
 mod ssb;
 mod state;
+mod tidy;
 mod wire;

@@ -1,18 +1,22 @@
-//! Keeps the views in force: resolved at start, and again while anything is missing or has changed.
+//! Keeps the views in force: resolved at start, and again whenever a view file or a table's definition changes.
 //!
-//! Without ClickHouse, or with a broken view file, the proxy goes on; what cannot be used now is tried again.
+//! Without ClickHouse, or with a broken view file, the proxy goes on: what cannot be used now is tried again, and the last
+//! good version of a view stays in force while its file is broken.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::sync::mpsc;
 
 use super::accelerator::Accelerator;
 use super::client::HttpUpstream;
 use super::query::{Decided, Decision, IncomingQuery};
+use crate::matching::schema::Schema;
 use crate::upstream::Upstream;
-use crate::views::catalog::{self, Catalog};
+use crate::views::catalog::{self, Catalog, CatalogView};
 use crate::views::declaration;
 use crate::views::problem::Problem;
 
@@ -22,12 +26,24 @@ const RETRY: Duration = Duration::from_secs(2);
 /// Schemas and view files are compared again after this time.
 const REFRESH: Duration = Duration::from_secs(30);
 
+/// Editors write a file in several steps; it is read when it has been left alone for this long.
+const SETTLED: Duration = Duration::from_millis(200);
+
 /// The views in force, replaced as a whole.
 pub struct Keeper {
     upstream: Upstream,
     client: HttpUpstream,
     path: PathBuf,
     current: ArcSwapOption<Accelerator>,
+}
+
+/// What is in force, to compare with.
+#[derive(Default)]
+struct InForce {
+    /// Tells whether files and server say the same as before.
+    state: String,
+    views: Vec<CatalogView>,
+    schema: Schema,
 }
 
 impl Keeper {
@@ -45,23 +61,39 @@ impl Keeper {
 
     /// Loads the views and then keeps them loaded for ever; returns after the first attempt.
     pub async fn start(self: Arc<Self>) {
-        let mut known = None;
-        let mut wait = self.load(&mut known).await;
+        let (changes, mut changed) = mpsc::channel(1);
+        let watcher = watch(&self.path, changes);
+        if let Err(error) = &watcher {
+            tracing::warn!(
+                "{} is not watched ({error}); changes are seen within {} s",
+                self.path.display(),
+                REFRESH.as_secs()
+            );
+        }
+        let mut in_force = InForce::default();
+        let mut wait = self.load(&mut in_force).await;
         tokio::spawn(async move {
+            let watcher = watcher;
             loop {
-                tokio::time::sleep(wait).await;
-                wait = self.load(&mut known).await;
+                if let Ok(Some(())) = tokio::time::timeout(wait, changed.recv()).await {
+                    while let Ok(Some(())) = tokio::time::timeout(SETTLED, changed.recv()).await {}
+                } else if watcher.is_err() {
+                    // The channel is closed then, and would be received from at once.
+                    tokio::time::sleep(wait).await;
+                }
+                wait = self.load(&mut in_force).await;
             }
         });
     }
 
-    /// Puts the views into force if they are not the `known` ones; returns when to try again.
-    async fn load(&self, known: &mut Option<String>) -> Duration {
+    /// Puts the views into force if anything about them has changed; returns when to try again.
+    async fn load(&self, in_force: &mut InForce) -> Duration {
         let attempt = async {
-            let (catalog, state) = self.resolve().await?;
-            if known.as_ref() != Some(&state) {
+            let (catalog, state) = self.resolve(in_force).await?;
+            if in_force.state != state {
+                let (views, schema) = (catalog.views.clone(), catalog.schema.clone());
                 self.put_in_force(catalog).await?;
-                *known = Some(state);
+                *in_force = InForce { state, views, schema };
             }
             Ok::<_, String>(())
         };
@@ -75,12 +107,13 @@ impl Keeper {
     }
 
     /// What files and server say now, and a text that tells whether it is the same as before.
-    async fn resolve(&self) -> Result<(Catalog, String), String> {
+    async fn resolve(&self, in_force: &InForce) -> Result<(Catalog, String), String> {
         let path = self.path.clone();
         let loaded = tokio::task::spawn_blocking(move || declaration::load(&path)).await.map_err(|e| e.to_string())?;
         let mut catalog =
             catalog::resolve(&self.upstream, loaded.declarations).await.map_err(|error| error.to_string())?;
         catalog.problems.splice(0..0, loaded.problems);
+        keep_last_good(&mut catalog, in_force);
         let views: Vec<_> = catalog.views.iter().map(|v| (&v.declaration.consistency, &v.storage)).collect();
         let problems: Vec<String> = catalog.problems.iter().map(Problem::to_string).collect();
         let tables: Vec<_> = catalog.schema.tables().collect();
@@ -99,4 +132,40 @@ impl Keeper {
         tracing::info!("{views} views in force");
         Ok(())
     }
+}
+
+/// Views in force whose file is now broken, or gone together with its folder, stay as they were.
+fn keep_last_good(catalog: &mut Catalog, in_force: &InForce) {
+    for view in &in_force.views {
+        let file = &view.declaration.file.path;
+        let is_broken = catalog.problems.iter().any(|p| p.file.path == *file || file.starts_with(&p.file.path));
+        let is_there = catalog.views.iter().any(|known| known.name() == view.name());
+        if is_broken && !is_there {
+            for table in &view.view.tables {
+                if catalog.schema.table(table).is_none()
+                    && let Some(known) = in_force.schema.table(table)
+                {
+                    catalog.schema.insert(known.clone());
+                }
+            }
+            catalog.views.push(view.clone());
+        }
+    }
+}
+
+/// Reports changes of the file or folder. Its parent is watched, since editors and config maps replace files by renaming.
+fn watch(path: &Path, changes: mpsc::Sender<()>) -> notify::Result<RecommendedWatcher> {
+    let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        let is_read = event.is_ok_and(|event| event.kind.is_access());
+        if !is_read {
+            // A full channel already says that there is something to read.
+            let _ = changes.try_send(());
+        }
+    })?;
+    if path.is_dir() {
+        watcher.watch(path, RecursiveMode::NonRecursive)?;
+    }
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    watcher.watch(parent, RecursiveMode::NonRecursive)?;
+    Ok(watcher)
 }

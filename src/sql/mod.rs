@@ -6,6 +6,7 @@
 
 pub mod ddl;
 pub mod expression;
+mod from;
 pub mod functions;
 pub mod lexer;
 pub mod parse;

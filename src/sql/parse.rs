@@ -8,9 +8,7 @@ use std::ops::Range;
 
 use super::expression::expression;
 use super::lexer::{Token, TokenKind, lex, unquote};
-use super::tree::{
-    Constraint, Expr, FromEntry, Grouping, Item, JoinKind, OrderItem, Select, Source, Statement, Value, With,
-};
+use super::tree::{Expr, Grouping, Item, OrderItem, Select, Statement, Value, With};
 
 /// Longest text that is parsed at all; ClickHouse's own `max_query_size` is 256 KiB, and planning time must stay bounded.
 pub const SQL_BYTES_MAX: usize = 64 * 1024;
@@ -34,7 +32,7 @@ pub enum ParseError {
     Unsupported(#[from] Unsupported),
 }
 
-fn unsupported<T>(what: impl Into<String>) -> Result<T, Unsupported> {
+pub(super) fn unsupported<T>(what: impl Into<String>) -> Result<T, Unsupported> {
     Err(Unsupported(what.into()))
 }
 
@@ -127,16 +125,16 @@ impl Blocks<'_> {
         }
     }
 
-    fn word(&self, at: usize, word: &str) -> bool {
+    pub(super) fn word(&self, at: usize, word: &str) -> bool {
         self.tokens.get(at).is_some_and(|t| t.is_word(self.sql, word))
     }
 
-    fn symbol(&self, at: usize, symbol: &str) -> bool {
+    pub(super) fn symbol(&self, at: usize, symbol: &str) -> bool {
         self.tokens.get(at).is_some_and(|t| t.is_symbol(self.sql, symbol))
     }
 
     /// Positions of a range at its own bracket depth.
-    fn top_level(&self, range: Range<usize>) -> impl Iterator<Item = usize> + '_ {
+    pub(super) fn top_level(&self, range: Range<usize>) -> impl Iterator<Item = usize> + '_ {
         let mut at = range.start;
         std::iter::from_fn(move || {
             let here = at;
@@ -154,7 +152,7 @@ impl Blocks<'_> {
     }
 
     /// The range cut at its commas of depth zero.
-    fn split(&self, range: Range<usize>) -> Vec<Range<usize>> {
+    pub(super) fn split(&self, range: Range<usize>) -> Vec<Range<usize>> {
         let mut parts = Vec::new();
         let mut start = range.start;
         for at in self.top_level(range.clone()) {
@@ -167,7 +165,7 @@ impl Blocks<'_> {
         parts
     }
 
-    fn bytes(&self, range: Range<usize>) -> Range<usize> {
+    pub(super) fn bytes(&self, range: Range<usize>) -> Range<usize> {
         if range.is_empty() {
             return 0..0;
         }
@@ -360,7 +358,7 @@ impl Blocks<'_> {
     }
 
     /// The identifier at `at`, unquoted.
-    fn name(&self, at: usize) -> Result<String, Unsupported> {
+    pub(super) fn name(&self, at: usize) -> Result<String, Unsupported> {
         match self.tokens.get(at) {
             Some(t) if t.kind == TokenKind::Word => Ok(t.text(self.sql).to_string()),
             Some(t) if t.kind == TokenKind::QuotedWord => {
@@ -427,129 +425,6 @@ impl Blocks<'_> {
             TokenKind::Symbol => [")", "]", "}"].contains(&self.tokens[at].text(self.sql)),
             _ => true,
         }
-    }
-
-    /// The tables are noted also where something after them is not handled, so that it is known whom the block concerns.
-    fn from(&mut self, body: Range<usize>, entries: &mut Vec<FromEntry>) -> Result<(), Unsupported> {
-        let mut at = body.start;
-        let mut join = JoinKind::Inner;
-        loop {
-            let (mut entry, next) = self.table(at, body.end)?;
-            entry.join = join;
-            entries.push(entry);
-            at = next;
-            for modifier in ["FINAL", "SAMPLE"] {
-                if at < body.end && self.word(at, modifier) {
-                    return unsupported(modifier);
-                }
-            }
-            let end = self.join_end(at, body.end);
-            let mut constraint = Constraint::None;
-            if self.word(at, "ON") {
-                constraint = Constraint::On(expression(self, at + 1..end)?);
-            } else if self.word(at, "USING") {
-                let list = if self.symbol(at + 1, "(") { at + 2..self.close(at + 1)? } else { at + 1..end };
-                let names = self.split(list).into_iter().map(|r| self.name(r.start)).collect::<Result<_, _>>()?;
-                constraint = Constraint::Using(names);
-            } else if at < end {
-                let what = self.tokens[at].text(self.sql).to_ascii_uppercase();
-                return unsupported(if what == "WITH" {
-                    "WITH TOTALS without GROUP BY".into()
-                } else {
-                    format!("{what} after a table")
-                });
-            }
-            if let Some(entry) = entries.last_mut() {
-                entry.constraint = constraint;
-            }
-            at = end;
-            if at >= body.end {
-                return Ok(());
-            }
-            (join, at) = self.join(at)?;
-        }
-    }
-
-    /// One table with its alias; returns the position after it.
-    fn table(&mut self, at: usize, end: usize) -> Result<(FromEntry, usize), Unsupported> {
-        if at >= end {
-            return unsupported("an empty FROM");
-        }
-        let (source, mut next) = if self.symbol(at, "(") {
-            let close = self.close(at)?;
-            if self.word(at + 1, "SELECT") || self.word(at + 1, "WITH") || self.symbol(at + 1, "(") {
-                self.query(at + 1..close)?;
-                (Source::Subquery(self.bytes(at + 1..close)), close + 1)
-            } else {
-                return unsupported("a join in brackets");
-            }
-        } else if self.symbol(at, "{") {
-            let close = self.close(at)?;
-            (Source::Other("a parameter as the table".into()), close + 1)
-        } else {
-            let first = self.name(at)?;
-            if self.symbol(at + 1, "(") {
-                let close = self.close(at + 1)?;
-                (Source::Other(format!("the table function {first}")), close + 1)
-            } else if self.symbol(at + 1, ".") && at + 2 < end {
-                (Source::Table { database: Some(first), table: self.name(at + 2)? }, at + 3)
-            } else {
-                (Source::Table { database: None, table: first }, at + 1)
-            }
-        };
-        let mut alias = None;
-        if self.word(next, "AS") && next < end {
-            alias = Some(self.name(next + 1)?);
-            next += 2;
-        } else if next < end && self.is_table_alias(next) {
-            alias = Some(self.name(next)?);
-            next += 1;
-        }
-        Ok((FromEntry { source, alias, join: JoinKind::Inner, constraint: Constraint::None }, next))
-    }
-
-    fn is_table_alias(&self, at: usize) -> bool {
-        const NOT_ALIASES: [&str; 22] = [
-            "FINAL", "SAMPLE", "ON", "USING", "JOIN", "INNER", "LEFT", "RIGHT", "FULL", "CROSS", "OUTER", "ANY", "ALL",
-            "ASOF", "SEMI", "ANTI", "PASTE", "GLOBAL", "LOCAL", "ARRAY", "WITH", "NATURAL",
-        ];
-        match self.tokens[at].kind {
-            TokenKind::QuotedWord => true,
-            TokenKind::Word => !NOT_ALIASES.iter().any(|w| self.word(at, w)),
-            _ => false,
-        }
-    }
-
-    /// Where the join that follows starts.
-    fn join_end(&self, at: usize, end: usize) -> usize {
-        const STARTS: [&str; 14] = [
-            "JOIN", "INNER", "LEFT", "RIGHT", "FULL", "CROSS", "ANY", "ALL", "ASOF", "SEMI", "ANTI", "PASTE", "GLOBAL",
-            "ARRAY",
-        ];
-        let joins = |p: &usize| {
-            self.symbol(*p, ",")
-                || (STARTS.iter().any(|w| self.word(*p, w)) && !self.symbol(*p + 1, "(") && !self.symbol(*p + 1, "."))
-        };
-        self.top_level(at..end).find(joins).unwrap_or(end)
-    }
-
-    fn join(&self, mut at: usize) -> Result<(JoinKind, usize), Unsupported> {
-        if self.symbol(at, ",") {
-            return Ok((JoinKind::Inner, at + 1));
-        }
-        let mut kind = JoinKind::Inner;
-        while !self.word(at, "JOIN") {
-            let Some(token) = self.tokens.get(at) else { return unsupported("an unfinished join") };
-            match &*token.text(self.sql).to_ascii_uppercase() {
-                "INNER" | "CROSS" | "OUTER" | "ALL" => {}
-                "LEFT" => kind = JoinKind::Left,
-                "RIGHT" => kind = JoinKind::Right,
-                "FULL" => kind = JoinKind::Full,
-                other => return unsupported(format!("{other} JOIN")),
-            }
-            at += 1;
-        }
-        Ok((kind, at + 1))
     }
 
     /// Cuts `WITH TOTALS` from the end of a clause.
@@ -676,94 +551,5 @@ impl Blocks<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sql::render::render;
-
-    fn one(sql: &str) -> Select {
-        let statement = parse(sql).unwrap();
-        assert_eq!(statement.blocks.len(), 1, "{sql}");
-        statement.blocks[0].clone()
-    }
-
-    fn shown(expr: &Expr) -> String {
-        render(expr, &|_, name| name.into(), &|range| format!("<{}..{}>", range.start, range.end))
-    }
-
-    #[test]
-    fn cuts_clauses_and_aliases() {
-        let select = one(
-            "SELECT sum(a * b) AS r, toYear(d) year, P_BRAND FROM db.t AS x, u WHERE x.k = u.k AND a BETWEEN 1 AND 3 \
-             GROUP BY year, P_BRAND HAVING r > 0 ORDER BY year, r DESC NULLS LAST LIMIT 5 OFFSET 2 SETTINGS max_threads = 1 FORMAT JSON",
-        );
-        assert_eq!(select.unsupported, None);
-        let aliases: Vec<_> = select.items.iter().map(|i| i.alias.as_deref()).collect();
-        assert_eq!(aliases, [Some("r"), Some("year"), None]);
-        assert_eq!(shown(&select.filters[0]), "and(equals(x.k, u.k), and(greaterOrEquals(a, 1), lessOrEquals(a, 3)))");
-        assert_eq!(select.order_by[1].direction, "DESC NULLS LAST");
-        assert_eq!(select.limit.as_deref(), Some("LIMIT 5 OFFSET 2"));
-        assert_eq!(select.from.len(), 2);
-    }
-
-    #[test]
-    fn reads_expressions_as_clickhouse_does() {
-        for (sql, wanted) in [
-            ("a || b + c", "concat(a, plus(b, c))"),
-            ("NOT a = 1 AND b", "and(not(equals(a, 1)), b)"),
-            ("date + INTERVAL 2 DAYS", "plus(`date`, toIntervalDay(2))"),
-            ("CAST(left(x, 2) AS DateTime('UTC'))", r"CAST(left(x, 2), 'DateTime(\'UTC\')')"),
-            ("x::Decimal(10, 2) * 2", "multiply(CAST(x, 'Decimal(10, 2)'), 2)"),
-            ("EXTRACT(YEAR FROM d)", "toYear(d)"),
-            ("DATE '2020-01-01'", "toDate('2020-01-01')"),
-            ("a IN (1, 2) OR a NOT IN ('x')", "or(in(a, (1, 2)), notIn(a, tuple('x')))"),
-            ("CASE WHEN a THEN 1 ELSE 2 END", "multiIf(a, 1, 2)"),
-            ("count(DISTINCT a, b)", "count(DISTINCT a, b)"),
-            ("quantile(0.9)(x)", "quantile(0.9)(x)"),
-            ("sum(x) FILTER (WHERE y > 1) + count(*) FILTER (WHERE z)", "plus(sumIf(x, greater(y, 1)), countIf(z))"),
-            ("t.a.1 + arr[1]", "plus(tupleElement(t.a, 1), arrayElement(arr, 1))"),
-            ("arrayMap(x -> x + 1, [1, 2])", "arrayMap((x) -> plus(x, 1), [1, 2])"),
-            ("-5 - -a", "minus(-5, negate(a))"),
-            ("x LIKE 'a\\_b%'", "like(x, 'a\\_b%')"),
-            ("a = {p:UInt8}", "equals(a, {p:UInt8})"),
-        ] {
-            let select = one(&format!("SELECT {sql}"));
-            assert_eq!(select.unsupported, None, "{sql}");
-            assert_eq!(shown(&select.items[0].expr), wanted, "{sql}");
-        }
-    }
-
-    #[test]
-    fn names_what_it_does_not_handle() {
-        for (sql, reason) in [
-            ("SELECT a FROM t FINAL", "FINAL"),
-            ("SELECT a FROM t AS x FINAL WHERE 1", "FINAL"),
-            ("SELECT a FROM t SAMPLE 1/10", "SAMPLE"),
-            ("SELECT a FROM t ANY LEFT JOIN u ON t.a = u.a", "ANY JOIN"),
-            ("SELECT a FROM t ARRAY JOIN b", "ARRAY JOIN"),
-            ("SELECT sum(a) OVER () FROM t", "a window function"),
-            ("SELECT a FROM t GROUP BY GROUPING SETS ((a), ())", "GROUPING SETS"),
-            ("SELECT a ? 1 : 2 FROM t", "'?' in an expression"),
-            ("SELECT -1::Int8", "a cast of a negative number by '::'"),
-            ("SELECT (a + 1 AS b) * 2", "an alias inside an expression"),
-            ("SELECT sum(a) FILTER (b) FROM t", "an expression that is not understood"),
-        ] {
-            assert_eq!(one(sql).unsupported.as_deref(), Some(reason), "{sql}");
-        }
-    }
-
-    #[test]
-    fn finds_blocks_in_any_depth() {
-        let sql = "WITH c AS (SELECT a FROM t), 5 AS five SELECT x FROM (SELECT 1 AS x UNION ALL SELECT 2) WHERE x IN (SELECT a FROM c)";
-        let statement = parse(sql).unwrap();
-        let texts: Vec<&str> = statement.blocks.iter().map(|b| &sql[b.span.clone()]).collect();
-        assert_eq!(texts, [sql, "SELECT a FROM t", "SELECT 1 AS x", "SELECT 2", "SELECT a FROM c"]);
-    }
-
-    #[test]
-    fn tells_other_statements_apart() {
-        for sql in ["INSERT INTO t SELECT 1", "EXPLAIN SELECT 1", "SHOW TABLES", "", "/* x */"] {
-            assert_eq!(parse(sql).unwrap_err(), ParseError::NotASelect, "{sql}");
-        }
-        assert_eq!(parse("SELECT 1 -- tributary: off").unwrap().wish.as_deref(), Some("off"));
-    }
-}
+#[path = "parse_tests.rs"]
+mod tests;
