@@ -44,6 +44,7 @@ static ALLOCATOR: Counting = Counting;
 /// One state column of all batches: the references to merge, and the buffers that they point into.
 struct Column {
     references: Vec<Lane>,
+    absent: Vec<Lane>,
     sources: Vec<Bytes>,
 }
 
@@ -59,7 +60,7 @@ fn groups() -> Vec<u32> {
 fn column(number: u64) -> Column {
     let type_ = DataType::parse("SimpleAggregateFunction(anyLast, Nullable(String))").unwrap();
     let function = function(&type_).unwrap();
-    let mut column = Column { references: Vec::new(), sources: Vec::new() };
+    let mut column = Column { references: Vec::new(), absent: Vec::new(), sources: Vec::new() };
     for (batch, start) in (0..ROWS).step_by(BATCH_ROWS).enumerate() {
         let rows = start as u64..(start + BATCH_ROWS).min(ROWS) as u64;
         let nulls: Vec<u8> = rows.clone().map(|row| u8::from(mix(row ^ number).is_multiple_of(4))).collect();
@@ -70,12 +71,9 @@ fn column(number: u64) -> Column {
         }
         let data = Data::Nullable { nulls, values: Box::new(Data::Bytes(values)) };
         let Split::Rows { values, absent } = function.split(data).unwrap() else { panic!("strings are referred to") };
-        let absent = absent.unwrap();
-        let references = absent.iter().enumerate().map(|(row, absent)| match absent {
-            0 => tributary::state::reference(batch, row),
-            _ => tributary::state::ABSENT,
-        });
+        let references = (0..values.len()).map(|row| tributary::state::reference(batch, row));
         column.references.push(Lane::W8(references.collect()));
+        column.absent.push(Lane::W1(absent.unwrap()));
         column.sources.push(values);
     }
     column
@@ -96,7 +94,7 @@ fn by_reference(column: &Column, groups: &[u32]) -> Box<dyn Table> {
     let mut table = function(&type_).unwrap().table();
     table.resize(GROUPS);
     runs(groups, |groups, batch, rows| {
-        let lanes = [column.references[batch].slice(rows)];
+        let lanes = [column.references[batch].slice(rows.clone()), column.absent[batch].slice(rows)];
         table.merge(&Run { groups, lanes: &lanes, sources: &column.sources }).unwrap();
     });
     table
@@ -106,11 +104,10 @@ fn by_reference(column: &Column, groups: &[u32]) -> Box<dyn Table> {
 fn by_copying(column: &Column, groups: &[u32]) -> Vec<Option<Vec<u8>>> {
     let mut states: Vec<Option<Vec<u8>>> = vec![None; GROUPS];
     runs(groups, |groups, batch, rows| {
-        let Lane::W8(references) = &column.references[batch] else { panic!("references are 64 bits") };
-        for (group, reference) in groups.iter().zip(&references[rows]) {
-            if *reference != tributary::state::ABSENT {
-                let value = column.sources[batch].get(*reference as u32 as usize);
-                states[*group as usize] = Some(value.to_vec());
+        let Lane::W1(absent) = &column.absent[batch] else { panic!("absence is a byte") };
+        for (group, row) in groups.iter().zip(rows) {
+            if absent[row] == 0 {
+                states[*group as usize] = Some(column.sources[batch].get(row).to_vec());
             }
         }
     });

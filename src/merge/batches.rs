@@ -1,6 +1,5 @@
 //! The tables to merge, in the form that strategies work on.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use super::keys::Finished;
@@ -29,8 +28,8 @@ pub(crate) struct States {
 pub(crate) struct StateColumn {
     /// How states are merged, or the form of opaque ones.
     pub kind: Result<Arc<dyn Function>, opaque::Form>,
-    /// Where the column's lanes are among all lanes.
-    pub lanes: Range<usize>,
+    /// The column's lanes among all lanes of a batch. Columns of references share one.
+    pub lanes: Vec<usize>,
     /// By batch, the buffers that references point into; empty without references.
     pub sources: Arc<Vec<Bytes>>,
 }
@@ -58,7 +57,7 @@ impl States {
     pub fn assemble(functions: Functions, batches: Vec<Vec<Taken>>) -> (Vec<Vec<Lane>>, Self) {
         let empty = |function: Option<Arc<dyn Function>>| StateColumn {
             kind: function.ok_or(opaque::Form::Bytes),
-            lanes: 0..0,
+            lanes: Vec::new(),
             sources: Arc::default(),
         };
         let mut sources: Vec<Vec<Bytes>> = functions.iter().map(|_| Vec::with_capacity(batches.len())).collect();
@@ -66,16 +65,26 @@ impl States {
         let mut all = Vec::with_capacity(batches.len());
         for (batch, taken) in batches.into_iter().enumerate() {
             let mut lanes = Vec::new();
+            let mut shared = None;
             for ((taken, column), sources) in taken.into_iter().zip(&mut columns).zip(&mut sources) {
-                let first = lanes.len();
+                column.lanes.clear();
                 match taken.split {
-                    Split::Lanes(words) => lanes.extend(words),
+                    Split::Lanes(words) => {
+                        column.lanes.extend(lanes.len()..lanes.len() + words.len());
+                        lanes.extend(words);
+                    }
                     Split::Rows { values, absent } => {
-                        lanes.push(Lane::W8(references(batch, values.len(), absent.as_deref())));
+                        column.lanes.push(*shared.get_or_insert_with(|| {
+                            lanes.push(Lane::W8((0..values.len()).map(|row| state::reference(batch, row)).collect()));
+                            lanes.len() - 1
+                        }));
+                        if let Some(absent) = absent {
+                            column.lanes.push(lanes.len());
+                            lanes.push(Lane::W1(absent));
+                        }
                         sources.push(values);
                     }
                 }
-                column.lanes = first..lanes.len();
                 if let Some(form) = taken.opaque {
                     column.kind = Err(form);
                 }
@@ -92,17 +101,6 @@ impl States {
 
     pub fn functions(&self) -> Functions {
         self.columns.iter().map(|column| column.kind.as_ref().ok().cloned()).collect()
-    }
-}
-
-fn references(batch: usize, rows: usize, absent: Option<&[u8]>) -> Vec<u64> {
-    match absent {
-        None => (0..rows).map(|row| state::reference(batch, row)).collect(),
-        Some(absent) => absent
-            .iter()
-            .enumerate()
-            .map(|(row, absent)| if *absent != 0 { state::ABSENT } else { state::reference(batch, row) })
-            .collect(),
     }
 }
 

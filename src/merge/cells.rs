@@ -108,12 +108,12 @@ impl<'a, K: Word> Cells<'a, K> {
         let mut tables = self.tables.iter_mut();
         let mut opaque = 0;
         for column in &self.states.columns {
-            let lanes = &lanes[column.lanes.clone()];
+            let lanes: Vec<LaneSlice<'_>> = column.lanes.iter().map(|lane| lanes[*lane]).collect();
             match &column.kind {
                 Ok(_) => {
                     let Some(table) = tables.next() else { unreachable!("every merged column has a table") };
                     table.resize(count);
-                    table.merge(&Run { groups: &self.groups, lanes, sources: &column.sources })?;
+                    table.merge(&Run { groups: &self.groups, lanes: &lanes, sources: &column.sources })?;
                 }
                 Err(_) => {
                     self.unmerged.push(&self.groups, opaque, &lanes[0]);

@@ -135,18 +135,17 @@ impl Table for ArgTable {
     }
 
     fn merge(&mut self, run: &Run<'_>) -> Result<(), StateError> {
-        let [lane] = run.lanes else { panic!("one lane was split, {} came back", run.lanes.len()) };
-        for (group, reference) in run.groups.iter().zip(u64::of(lane)).filter(|(_, reference)| **reference != ABSENT) {
-            let picked = &mut self.picked[*group as usize];
+        run.for_each_reference(|group, reference| {
+            let picked = &mut self.picked[group];
             let wins = *picked == ABSENT
-                || match (self.form.value(run.sources, *reference), self.form.value(run.sources, *picked)) {
+                || match (self.form.value(run.sources, reference), self.form.value(run.sources, *picked)) {
                     (Some(new), Some(current)) => self.form.wins(new, current),
                     _ => false,
                 };
             if wins {
-                *picked = *reference;
+                *picked = reference;
             }
-        }
+        });
         Ok(())
     }
 

@@ -85,9 +85,26 @@ pub trait Table: Send {
 /// A run of rows to merge: row `i` goes to group `groups[i]`.
 pub struct Run<'a> {
     pub groups: &'a [u32],
+    /// Of [`Split::Lanes`] those lanes. Of [`Split::Rows`] the references, and then one byte per row that is set for
+    /// rows without a value, where there are such.
     pub lanes: &'a [LaneSlice<'a>],
     /// The buffers that references point into, by batch.
     pub sources: &'a [Bytes],
+}
+
+impl Run<'_> {
+    /// Calls back with group and reference of every row that has a value.
+    #[inline]
+    pub fn for_each_reference(&self, mut merge: impl FnMut(usize, u64)) {
+        let rows = self.groups.iter().zip(u64::of(&self.lanes[0]));
+        match self.lanes.get(1) {
+            None => rows.for_each(|(group, reference)| merge(*group as usize, *reference)),
+            Some(absent) => rows
+                .zip(u8::of(absent))
+                .filter(|(_, absent)| **absent == 0)
+                .for_each(|((group, reference), _)| merge(*group as usize, *reference)),
+        }
+    }
 }
 
 /// A reference to row `row` of the buffer of batch `batch`.
@@ -95,10 +112,10 @@ pub fn reference(batch: usize, row: usize) -> u64 {
     ((batch as u64) << 32) | row as u64
 }
 
-/// The reference of a row that has no value.
-pub const ABSENT: u64 = u64::MAX;
+/// What a group refers to that has met no value yet.
+const ABSENT: u64 = u64::MAX;
 
-/// The bytes that a reference (not [`ABSENT`]) points to.
+/// The bytes that a reference points to.
 pub fn referenced(sources: &[Bytes], reference: u64) -> &[u8] {
     sources[(reference >> 32) as usize].get(reference as u32 as usize)
 }

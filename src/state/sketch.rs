@@ -3,7 +3,7 @@
 //! A group holds a reference to its first state, and reads it only when a second one comes: most groups of a merge
 //! have one, and their bytes go from input to output untouched.
 
-use super::{ABSENT, Function, Run, Split, StateError, Table, Word, referenced};
+use super::{Function, Run, Split, StateError, Table, Word, referenced};
 use crate::wire::{Bytes, Data, Reader, WireError};
 
 /// A state in memory. `Form` is what its binary form depends on: parameters, width of the argument.
@@ -75,6 +75,23 @@ struct SketchTable<S: Sketch> {
 }
 
 impl<S: Sketch> SketchTable<S> {
+    fn merge_one(&mut self, sources: &[Bytes], group: usize, reference: u64) -> Result<(), StateError> {
+        self.states[group] = match std::mem::replace(&mut self.states[group], State::Empty) {
+            State::Empty => State::Reference(reference),
+            State::Reference(first) => {
+                let mut state = Box::new(S::empty(&self.form));
+                self.absorb(&mut state, sources, first)?;
+                self.absorb(&mut state, sources, reference)?;
+                State::Own(state)
+            }
+            State::Own(mut state) => {
+                self.absorb(&mut state, sources, reference)?;
+                State::Own(state)
+            }
+        };
+        Ok(())
+    }
+
     fn absorb(&self, into: &mut S, sources: &[Bytes], reference: u64) -> Result<(), StateError> {
         let bytes = referenced(sources, reference);
         let mut reader = Reader::new(&bytes[usize::from(self.flagged)..]);
@@ -94,24 +111,13 @@ impl<S: Sketch> Table for SketchTable<S> {
     }
 
     fn merge(&mut self, run: &Run<'_>) -> Result<(), StateError> {
-        let [lane] = run.lanes else { panic!("one lane was split, {} came back", run.lanes.len()) };
-        for (group, reference) in run.groups.iter().zip(u64::of(lane)).filter(|(_, reference)| **reference != ABSENT) {
-            let group = *group as usize;
-            self.states[group] = match std::mem::replace(&mut self.states[group], State::Empty) {
-                State::Empty => State::Reference(*reference),
-                State::Reference(first) => {
-                    let mut state = Box::new(S::empty(&self.form));
-                    self.absorb(&mut state, run.sources, first)?;
-                    self.absorb(&mut state, run.sources, *reference)?;
-                    State::Own(state)
-                }
-                State::Own(mut state) => {
-                    self.absorb(&mut state, run.sources, *reference)?;
-                    State::Own(state)
-                }
-            };
-        }
-        Ok(())
+        let mut outcome = Ok(());
+        run.for_each_reference(|group, reference| {
+            if let Err(error) = self.merge_one(run.sources, group, reference) {
+                outcome = Err(error);
+            }
+        });
+        outcome
     }
 
     fn finish(&mut self, sources: &[Bytes]) -> Data {

@@ -145,18 +145,18 @@ impl TextTable {
         if self.form.is_states() { self.form.value(bytes).ok().flatten() } else { Some(bytes) }
     }
 
-    fn merge_ordered(&mut self, run: &Run<'_>, references: &[u64], replaces: impl Fn(&[u8], &[u8]) -> bool) {
-        for (group, reference) in run.groups.iter().zip(references).filter(|(_, reference)| **reference != ABSENT) {
-            let current = self.picked[*group as usize];
+    fn merge_ordered(&mut self, run: &Run<'_>, replaces: impl Fn(&[u8], &[u8]) -> bool) {
+        run.for_each_reference(|group, reference| {
+            let current = self.picked[group];
             let wins = current == ABSENT
-                || match (self.value(run.sources, current), self.value(run.sources, *reference)) {
+                || match (self.value(run.sources, current), self.value(run.sources, reference)) {
                     (Some(current), Some(new)) => replaces(current, new),
                     _ => false,
                 };
             if wins {
-                self.picked[*group as usize] = *reference;
+                self.picked[group] = reference;
             }
-        }
+        });
     }
 }
 
@@ -168,26 +168,16 @@ impl Table for TextTable {
     }
 
     fn merge(&mut self, run: &Run<'_>) -> Result<(), StateError> {
-        let [lane] = run.lanes else { panic!("one lane was split, {} came back", run.lanes.len()) };
-        let references = <u64 as super::Word>::of(lane);
         match self.form.rule {
-            Rule::First => {
-                for (group, reference) in run.groups.iter().zip(references) {
-                    let picked = &mut self.picked[*group as usize];
-                    if *picked == ABSENT {
-                        *picked = *reference;
-                    }
+            Rule::First => run.for_each_reference(|group, reference| {
+                let picked = &mut self.picked[group];
+                if *picked == ABSENT {
+                    *picked = reference;
                 }
-            }
-            Rule::Last => {
-                for (group, reference) in run.groups.iter().zip(references) {
-                    if *reference != ABSENT {
-                        self.picked[*group as usize] = *reference;
-                    }
-                }
-            }
-            Rule::Min => self.merge_ordered(run, references, |current, new| new < current),
-            Rule::Max => self.merge_ordered(run, references, |current, new| new > current),
+            }),
+            Rule::Last => run.for_each_reference(|group, reference| self.picked[group] = reference),
+            Rule::Min => self.merge_ordered(run, |current, new| new < current),
+            Rule::Max => self.merge_ordered(run, |current, new| new > current),
         }
         Ok(())
     }

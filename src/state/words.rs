@@ -141,6 +141,17 @@ impl Words {
                 continue;
             }
             let rest = &states.bytes[*cursor..states.ends[row] as usize];
+            // The usual cases first: a whole word, a count below 128.
+            if !field.varint && rest.len() >= W::WIDTH {
+                words.push(W::read(rest));
+                *cursor += W::WIDTH;
+                continue;
+            }
+            if let (true, Some(count @ 0..0x80)) = (field.varint, rest.first()) {
+                words.push(widened(u64::from(*count)));
+                *cursor += 1;
+                continue;
+            }
             let mut reader = Reader::new(rest);
             let word = if field.varint { reader.varint().map(widened) } else { reader.take(W::WIDTH).map(W::read) };
             words.push(word.map_err(|source| self.malformed(row, source))?);
