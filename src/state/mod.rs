@@ -8,6 +8,7 @@
 //! One file per family. [`function`] finds the family of a storage type; what it does not know is *opaque*.
 
 mod arg;
+mod arg_words;
 mod bitmap;
 mod carrier;
 mod hyperloglog;

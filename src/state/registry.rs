@@ -1,6 +1,7 @@
 //! Which family a storage type belongs to.
 
 use super::arg::{Arg, Single};
+use super::arg_words::ArgWords;
 use super::pick::{Order, Pick, Rule};
 use super::sketch::{Sketch, Sketched};
 use super::text::{self, Text};
@@ -79,7 +80,11 @@ pub(super) fn aggregate(type_: &AggregateType) -> Option<Box<dyn Function>> {
     if let "argMin" | "argMax" = name {
         let [result, value] = values.as_slice() else { return None };
         let (result, value) = (single(result)?, single(value)?);
-        return Some(Box::new(Arg { type_name, is_max: name == "argMax", nullable, result, value }));
+        let is_max = name == "argMax";
+        return Some(match ArgWords::new(&type_name, is_max, nullable, result, value) {
+            Some(words) => Box::new(words),
+            None => Box::new(Arg { type_name, is_max, nullable, result, value }),
+        });
     }
     if let Some(fields) = words(name, &values) {
         // count and sumCount of a Nullable count the values that are not NULL: their states need no flag.
