@@ -18,4 +18,5 @@ mod matching;
 mod ssb;
 mod state;
 mod tidy;
+mod views;
 mod wire;

@@ -111,7 +111,7 @@ fn wide_table(database: &Database, partition_by: &str, rows: u64) {
     database.sql("INSERT INTO dim SELECT toString(number), 'name ' || toString(number % 10) FROM numbers(1000)");
     for part in 0..3 {
         database.sql(&format!(
-            "INSERT INTO t SELECT toDate('2020-01-01') + number % 700, toString(number % {rows}), number + {part} \
+            "INSERT INTO t SELECT toDate('2020-01-01') + 7 * number % 700, toString(number % {rows}), number + {part} \
              FROM numbers({rows})"
         ));
     }
@@ -323,4 +323,132 @@ async fn after_a_restart_contents_prove_what_numbers_no_longer_do() {
     build(&upstream, &view).await.unwrap();
     assert_eq!(state(&upstream, &view, &looker).await, "covered");
     third.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn views_over_joins_of_every_kind_equal_their_queries() {
+    let database = Database::new("joins");
+    let upstream = database.upstream();
+    wide_table(&database, "toYear(d)", 1000);
+    database.sql("INSERT INTO dim VALUES ('5', 'twice'), ('nowhere', 'nobody')");
+    database.sql("INSERT INTO t VALUES ('2020-01-01', 'without', 9), ('2021-01-01', 'without', 9)");
+    let views = views_of(
+        &upstream,
+        "
+  - {name: comma, query: 'SELECT name, sum(v), count() AS n FROM t, dim WHERE t.k = dim.k GROUP BY name'}
+  - {name: inner_on, query: 'SELECT name, toYear(d) AS y, sum(v) FROM t INNER JOIN dim ON t.k = dim.k WHERE v > 5 GROUP BY name, y'}
+  - {name: left_on, query: 'SELECT name, sum(v), count() AS n FROM t LEFT JOIN dim ON t.k = dim.k GROUP BY name'}
+  - {name: right_on, query: 'SELECT name, sum(v), count() AS n FROM t RIGHT JOIN dim ON t.k = dim.k GROUP BY name'}
+",
+    )
+    .await;
+    let looker = Looker::connect(upstream.clone(), views.iter().map(CatalogView::target).collect()).await.unwrap();
+    for view in &views {
+        build_with(&upstream, view, Options { chunk_rows: 500, ..Options::default() }).await;
+        assert_eq!(state(&upstream, view, &looker).await, "covered", "{}", view.name());
+    }
+    database.sql("INSERT INTO dim VALUES ('6', 'twice')");
+    for view in &views {
+        assert!(state(&upstream, view, &looker).await.contains("1 rows were added"), "{}", view.name());
+        build(&upstream, view).await.unwrap();
+        assert_eq!(state(&upstream, view, &looker).await, "covered", "{}", view.name());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manual_view_is_as_fresh_as_its_last_rebuild() {
+    let database = Database::new("manual");
+    let upstream = database.upstream();
+    database.sql("CREATE TABLE l (k String, v UInt32) ENGINE = Log");
+    database.sql("INSERT INTO l SELECT toString(number % 10), number FROM numbers(1000)");
+    let list = "\n  - {name: by_hand, consistency: manual, query: 'SELECT k, sum(v) AS s FROM l GROUP BY k'}\n";
+    let view = views_of(&upstream, list).await.remove(0);
+    let rows = async || match looker(&upstream, &view).await.look(&["by_hand"]).await.unwrap().coverage("by_hand") {
+        Coverage::Covered(covered) => (covered.manual, covered.rows),
+        Coverage::Stale(reason) => panic!("{reason}"),
+    };
+    build(&upstream, &view).await.unwrap();
+    assert_eq!(rows().await, (true, 10));
+    database.sql("INSERT INTO l VALUES ('new', 1)");
+    assert_eq!(rows().await, (true, 10), "nobody looks at the source");
+    build(&upstream, &view).await.unwrap();
+    assert_eq!(rows().await, (true, 11));
+    assert!(matches!(verify(&upstream, &view).await.unwrap(), Verdict::Equal { groups: 11, .. }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_callers_share_looks_that_began_after_they_asked() {
+    let database = Database::new("shared_looks");
+    let upstream = database.upstream();
+    wide_table(&database, "toYear(d)", 100);
+    let views = views_of(&upstream, &format!("{BY_KEY}{JOINED}")).await;
+    for view in &views {
+        build(&upstream, view).await.unwrap();
+    }
+    let looker = Looker::connect(upstream, views.iter().map(CatalogView::target).collect()).await.unwrap();
+    let mut callers = tokio::task::JoinSet::new();
+    for at in 0..64 {
+        let looker = looker.clone();
+        callers.spawn(async move {
+            let name = if at % 2 == 0 { "by_key" } else { "joined" };
+            let mut starts = std::collections::BTreeSet::new();
+            for _ in 0..5 {
+                let asked_at = Instant::now();
+                let look = looker.look(&[name]).await.unwrap();
+                assert!(look.started_at >= asked_at, "a look that began before it was asked for");
+                assert!(matches!(look.coverage(name), Coverage::Covered(_)), "{:?}", look.coverage(name));
+                starts.insert(look.started_at);
+            }
+            starts
+        });
+    }
+    let looks: std::collections::BTreeSet<Instant> = callers.join_all().await.into_iter().flatten().collect();
+    assert!(looks.len() < 200, "{} looks for 320 calls", looks.len());
+}
+
+/// The program's exit code, standard output and standard error.
+fn tributary(database: &Database, arguments: &[&str]) -> (i32, String, String) {
+    let url = format!("{}?database={}", server().http_url(), database.name);
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_tributary")).args(arguments).args(["--upstream", &url]).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_commands_say_what_they_did_to_people_and_to_machines() {
+    let database = Database::new("commands");
+    wide_table(&database, "toYear(d)", 100);
+    let file = folder("commands").with_extension("yaml");
+    std::fs::write(&file, format!("views:{BY_KEY}")).unwrap();
+    let views = ["--views", file.to_str().unwrap()];
+    let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+
+    let (code, text, _) = tributary(&database, &[&["check"], &views[..]].concat());
+    assert!(code == 0 && text.contains("never built: run tributary rebuild"), "{code} {text}");
+    let (code, text, _) = tributary(&database, &[&["rebuild", "by_key", "--verify"], &views[..]].concat());
+    assert_eq!(code, 0);
+    assert!(text.starts_with("by_key: 100 rows from 300 rows of 2 partitions in "), "{text}");
+    assert!(text.contains("equal to the source in all 100 groups"), "{text}");
+    let (code, text, _) = tributary(&database, &[&["check", "--format", "json"], &views[..]].concat());
+    let check = json(&text);
+    assert_eq!((code, &check["ok"], &check["views"][0]["state"]), (0, &true.into(), &"covered".into()), "{text}");
+    assert_eq!(check["views"][0]["source_rows"], 300);
+    database.sql("INSERT INTO t VALUES ('2021-05-05', 'x', 1)");
+    let (_, text, _) = tributary(&database, &[&["check"], &views[..]].concat());
+    assert!(text.contains("stale: partition 2021 of"), "{text}");
+    let (code, text, _) = tributary(&database, &[&["rebuild", "--format", "json", "--verify"], &views[..]].concat());
+    let built = &json(&text)["views"][0];
+    assert_eq!((code, &built["partitions_built"], &built["verified"]), (0, &1.into(), &true.into()), "{text}");
+
+    let (code, _, error) = tributary(&database, &[&["rebuild", "by_kee"], &views[..]].concat());
+    assert!(code == 2 && error.contains("there is no view by_kee; declared are by_key"), "{code} {error}");
+    let (code, _, error) = tributary(&database, &[&["rebuild", "--partition", "1999"], &views[..]].concat());
+    assert!(code == 1 && error.contains("partition 1999 does not exist; there are 2020, 2021"), "{code} {error}");
+    std::fs::write(&file, format!("views:{BY_KEY}  - name: wrong\n    query: SELECT v FROM t\n")).unwrap();
+    let (code, text, error) = tributary(&database, &[&["check"], &views[..]].concat());
+    assert!(code == 1 && error.contains("view wrong: ") && error.contains("commands.yaml:7:12"), "{code} {error}");
+    assert!(text.contains("1 view in order, 1 problem"), "{text}");
+    let (code, text, _) = tributary(&database, &[&["rebuild"], &views[..]].concat());
+    assert!(code == 1 && text.starts_with("by_key: up to date"), "what is in order is built: {code} {text}");
 }

@@ -147,14 +147,23 @@ fn missing_table(declaration: &Declaration, table: &TableName, upstream: &Upstre
         None => "write database.table, or name the database with --database".into(),
     };
     let message = format!("table {table} does not exist, or user {} may not see it", upstream.config().user);
-    let offset = declaration.query.find(&table.table).unwrap_or(0);
+    let offset = table_offset(&declaration.query, &table.table);
     declaration.query_problem(offset, message, Some(hint))
+}
+
+/// Where a query names a table: as a word of its own after FROM, or the start of the query.
+fn table_offset(query: &str, table: &str) -> usize {
+    let from = query.to_ascii_uppercase().find("FROM").unwrap_or(0);
+    let part_of_word = |c: char| c.is_alphanumeric() || c == '_';
+    let whole =
+        |at: &usize| !query[..*at].ends_with(part_of_word) && !query[at + table.len()..].starts_with(part_of_word);
+    query.match_indices(table).map(|(at, _)| at).filter(|at| *at >= from).find(whole).unwrap_or(0)
 }
 
 /// Sources of which coverage could never be proved, and joins that cannot be built partition by partition.
 fn source_problems(declaration: &Declaration, view: &View, schema: &Schema) -> Vec<Problem> {
     let mut problems = Vec::new();
-    let at = |table: &TableName| declaration.query.find(&table.table).unwrap_or(0);
+    let at = |table: &TableName| table_offset(&declaration.query, &table.table);
     for table in view.tables.iter().filter_map(|name| schema.table(name)) {
         if declaration.consistency != Consistency::Manual && !table.engine.ends_with("MergeTree") {
             let message =
