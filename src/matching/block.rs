@@ -1,13 +1,12 @@
 //! A block of a query (or of a view) with every name resolved: the SPJG normal form of Goldstein and Larson,
 //! "Optimizing queries using materialized views" (SIGMOD 2001), section 3.
 
-use std::collections::{HashMap, HashSet};
-
 use super::normal::Keyed;
 use super::refusal::BlockRefusal;
-use super::schema::{Schema, Table, TableName};
+use super::resolve::{Resolver, Scope};
+use super::schema::{Schema, TableName};
 use crate::sql::functions;
-use crate::sql::tree::{Constraint, Expr, Grouping, JoinKind, Select, Source, Value, With};
+use crate::sql::tree::{Constraint, Expr, Grouping, JoinKind, Select, Value};
 
 /// A resolved block.
 #[derive(Debug, Clone)]
@@ -45,18 +44,9 @@ pub struct Output {
     pub span: std::ops::Range<usize>,
 }
 
-/// What surrounds a block: names that mean something else than a table or a column.
-#[derive(Debug, Clone, Default)]
-pub struct Scope {
-    /// Names of common table expressions anywhere in the statement.
-    pub ctes: HashSet<String>,
-    /// Aliases of WITH in enclosing blocks.
-    pub outer_aliases: HashSet<String>,
-}
-
 impl Block {
     /// Resolves the names of a block.
-    pub fn new(select: &Select, scope: &Scope, database: &str, schema: &Schema) -> Result<Self, BlockRefusal> {
+    pub fn new(select: &Select, scope: &Scope<'_>, database: &str, schema: &Schema) -> Result<Self, BlockRefusal> {
         if let Some(what) = &select.unsupported {
             return Err(BlockRefusal::Unsupported(what.clone()));
         }
@@ -197,215 +187,4 @@ fn group_by_all(outputs: &[Output]) -> Result<Vec<Keyed>, BlockRefusal> {
         }
     }
     Ok(keys)
-}
-
-struct Resolver<'a> {
-    tables: Vec<&'a Table>,
-    names: Vec<TableName>,
-    /// The name by which each table is qualified.
-    qualifiers: Vec<String>,
-    aliases: HashMap<&'a str, &'a Expr>,
-    scope: &'a Scope,
-    /// Columns of USING: the table on the left that an unqualified name means.
-    using: HashMap<String, usize>,
-    /// The equalities that USING stands for.
-    using_conditions: Vec<Expr>,
-}
-
-impl<'a> Resolver<'a> {
-    fn new(select: &'a Select, scope: &'a Scope, database: &str, schema: &'a Schema) -> Result<Self, BlockRefusal> {
-        let mut resolver = Resolver {
-            tables: Vec::new(),
-            names: Vec::new(),
-            qualifiers: Vec::new(),
-            aliases: HashMap::new(),
-            scope,
-            using: HashMap::new(),
-            using_conditions: Vec::new(),
-        };
-        if select.from.is_empty() {
-            return Err(BlockRefusal::NotATable("no table".into()));
-        }
-        for entry in &select.from {
-            let (database, table) = match &entry.source {
-                Source::Table { database: None, table } if scope.ctes.contains(table) => {
-                    return Err(BlockRefusal::NotATable(format!("the common table expression {table}")));
-                }
-                Source::Table { database: named, table } => (named.as_deref().unwrap_or(database), table),
-                Source::Subquery(_) => return Err(BlockRefusal::NotATable("a sub-query".into())),
-                Source::Other(what) => return Err(BlockRefusal::NotATable(what.clone())),
-            };
-            let name = TableName::new(database, table);
-            let known = schema.table(&name).ok_or_else(|| BlockRefusal::UnknownTable(name.to_string()))?;
-            if resolver.names.contains(&name) {
-                return Err(BlockRefusal::SelfJoin(name.to_string()));
-            }
-            resolver.tables.push(known);
-            resolver.names.push(name);
-            resolver.qualifiers.push(entry.alias.clone().unwrap_or_else(|| table.clone()));
-        }
-        for (at, entry) in select.from.iter().enumerate() {
-            if let Constraint::Using(columns) = &entry.constraint {
-                columns.iter().try_for_each(|column| resolver.using(at, column))?;
-            }
-        }
-        let with = select.with.iter().filter_map(|with| match with {
-            With::Alias { name, expr } => Some((name, expr)),
-            With::Cte { .. } => None,
-        });
-        let items = select.items.iter().filter_map(|item| item.alias.as_ref().map(|alias| (alias, &item.expr)));
-        for (alias, expr) in with.chain(items) {
-            if let Some(earlier) = resolver.aliases.insert(alias, expr)
-                && earlier != expr
-            {
-                return Err(BlockRefusal::AmbiguousName(alias.clone()));
-            }
-        }
-        Ok(resolver)
-    }
-
-    /// `JOIN right USING (column)`: an equality, and one meaning of the unqualified name.
-    fn using(&mut self, right: usize, column: &str) -> Result<(), BlockRefusal> {
-        let type_of = |table: usize| self.tables[table].column(column).map(|c| &c.type_name);
-        let left = match self.using.get(column) {
-            Some(left) => *left,
-            None => {
-                let mut candidates = (0..right).filter(|table| type_of(*table).is_some());
-                let left = candidates.next().ok_or_else(|| BlockRefusal::UnknownName(column.into()))?;
-                if candidates.next().is_some() {
-                    return Err(BlockRefusal::AmbiguousName(column.into()));
-                }
-                left
-            }
-        };
-        // With different types the result column would have a common one.
-        if type_of(left) != type_of(right) {
-            return Err(BlockRefusal::Unsupported("USING over columns of different types".into()));
-        }
-        let side = |table| Expr::Column { table, name: column.to_string() };
-        self.using_conditions.push(Expr::call("equals", vec![side(left), side(right)]));
-        self.using.insert(column.to_string(), left);
-        Ok(())
-    }
-
-    /// The conjuncts of WHERE and inner joins, and the outer joins.
-    #[allow(clippy::type_complexity)]
-    fn filters(
-        &self,
-        select: &Select,
-        keyed: &dyn Fn(&Expr) -> Result<Keyed, BlockRefusal>,
-    ) -> Result<(Vec<Keyed>, Vec<(usize, JoinKind, Keyed)>), BlockRefusal> {
-        let mut conditions: Vec<Expr> = Vec::new();
-        let mut outer = Vec::new();
-        for (at, entry) in select.from.iter().enumerate() {
-            let condition = match &entry.constraint {
-                Constraint::None if entry.join == JoinKind::Inner => continue,
-                Constraint::None => return Err(BlockRefusal::Unsupported("an outer join without ON".into())),
-                Constraint::On(expr) => expr.clone(),
-                Constraint::Using(_) if entry.join == JoinKind::Inner => continue,
-                Constraint::Using(_) => return Err(BlockRefusal::Unsupported("an outer join with USING".into())),
-            };
-            if entry.join == JoinKind::Inner {
-                if outer.is_empty() {
-                    conditions.push(condition);
-                } else {
-                    return Err(BlockRefusal::Unsupported("an inner join after an outer one".into()));
-                }
-            } else {
-                outer.push((at, entry.join, keyed(&condition)?));
-            }
-        }
-        conditions.extend(select.filters.iter().cloned());
-        let mut conjuncts: Vec<Keyed> = self.using_conditions.iter().map(|e| Keyed::new(e, &self.names)).collect();
-        for condition in &conditions {
-            let mut stack = vec![self.resolve(condition, &mut Vec::new())?];
-            while let Some(expr) = stack.pop() {
-                match expr.as_call("and") {
-                    Some(call) => stack.extend(call.arguments.iter().rev().cloned()),
-                    None => {
-                        let conjunct = Keyed::new(&expr, &self.names);
-                        if !conjuncts.iter().any(|c| c.key == conjunct.key) {
-                            conjuncts.push(conjunct);
-                        }
-                    }
-                }
-            }
-        }
-        Ok((conjuncts, outer))
-    }
-
-    /// Replaces names by columns, and aliases by what they stand for. `open` holds the aliases being expanded: inside
-    /// its own definition an alias is the column of that name.
-    fn resolve(&self, expr: &Expr, open: &mut Vec<String>) -> Result<Expr, BlockRefusal> {
-        match expr {
-            Expr::Name(parts) => self.name(parts, open),
-            Expr::Lambda { parameters, body } => {
-                // A parameter hides aliases and columns; marking it as open keeps it a plain name.
-                let hidden: Vec<String> = parameters.iter().map(|p| format!("\u{1}{p}")).collect();
-                let depth = open.len();
-                open.extend(hidden);
-                let body = self.resolve(body, open);
-                open.truncate(depth);
-                Ok(Expr::Lambda { parameters: parameters.clone(), body: Box::new(body?) })
-            }
-            Expr::Call(call) if !functions::is_known(&call.function) => {
-                Err(BlockRefusal::Unsupported(format!("the function {}", call.name)))
-            }
-            other => other.map_children(&mut |child| self.resolve(child, open)),
-        }
-    }
-
-    fn name(&self, parts: &[String], open: &mut Vec<String>) -> Result<Expr, BlockRefusal> {
-        let unknown = || BlockRefusal::UnknownName(parts.join("."));
-        if let [name] = parts {
-            if open.iter().any(|o| o.strip_prefix('\u{1}') == Some(name)) {
-                return Ok(Expr::Name(parts.to_vec()));
-            }
-            if let Some(aliased) = self.aliases.get(&**name)
-                && !open.contains(name)
-            {
-                open.push(name.clone());
-                let resolved = self.resolve(aliased, open);
-                open.pop();
-                return resolved;
-            }
-            if self.scope.outer_aliases.contains(name) {
-                return Err(unknown());
-            }
-            if let Some(table) = self.using.get(name) {
-                return Ok(Expr::Column { table: *table, name: name.clone() });
-            }
-            let mut having = self.tables.iter().enumerate().filter(|(_, t)| t.column(name).is_some());
-            let first = having.next().ok_or_else(unknown)?;
-            if having.next().is_some() {
-                return Err(BlockRefusal::AmbiguousName(name.clone()));
-            }
-            return Ok(Expr::Column { table: first.0, name: name.clone() });
-        }
-        // `a.b` may be a sub-column of an alias or a Nested column: left alone.
-        if self.aliases.contains_key(&*parts[0]) || self.tables.iter().any(|t| t.column(&parts.join(".")).is_some()) {
-            return Err(unknown());
-        }
-        let found = match parts {
-            [qualifier, column] => self
-                .qualifiers
-                .iter()
-                .position(|q| q == qualifier)
-                .filter(|_| self.qualifiers.iter().filter(|q| *q == qualifier).count() == 1)
-                .map(|table| (table, column)),
-            [database, table, column] => self
-                .names
-                .iter()
-                .position(|n| n.database == *database && n.table == *table)
-                .filter(|at| self.qualifiers[*at] == *table)
-                .map(|table| (table, column)),
-            _ => None,
-        };
-        match found {
-            Some((table, column)) if self.tables[table].column(column).is_some() => {
-                Ok(Expr::Column { table, name: column.clone() })
-            }
-            _ => Err(unknown()),
-        }
-    }
 }

@@ -14,6 +14,7 @@ pub mod names;
 pub mod normal;
 pub mod plan;
 pub mod refusal;
+pub mod resolve;
 pub mod rewrite;
 pub mod schema;
 pub mod settings;

@@ -6,9 +6,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::block::{Block, Scope};
+use super::block::Block;
 use super::matcher::{Match, Subject, match_view};
 use super::refusal::{BlockRefusal, Refusal};
+use super::resolve::Scope;
 use super::schema::Schema;
 use super::view::View;
 use crate::sql::tree::{Source, Statement, With};
@@ -39,18 +40,13 @@ pub struct Plan {
 /// Tests every block of a statement against every view. Unqualified tables are looked up in `database`.
 pub fn plan(statement: &Statement, database: &str, schema: &Schema, views: &[Arc<View>]) -> Plan {
     let mut plan = Plan::default();
-    let scope = Scope {
-        ctes: statement
-            .blocks
-            .iter()
-            .flat_map(|b| &b.with)
-            .filter_map(|w| match w {
-                With::Cte { name, .. } => Some(name.clone()),
-                With::Alias { .. } => None,
-            })
-            .collect(),
-        outer_aliases: Default::default(),
-    };
+    let mut scope = Scope { blocks: &statement.blocks, ..Scope::default() };
+    for with in statement.blocks.iter().flat_map(|block| &block.with) {
+        if let With::Cte { name, query } = with {
+            let known = scope.ctes.contains_key(name);
+            scope.ctes.insert(name.clone(), (!known).then(|| query.clone()));
+        }
+    }
     for (at, select) in statement.blocks.iter().enumerate() {
         let mut scope = scope.clone();
         let encloses = |outer: &Range<usize>| outer.start <= select.span.start && select.span.end <= outer.end;
@@ -104,9 +100,10 @@ impl Plan {
         }
         // A construct that is not handled says more than a block that reads no table with views.
         let rank = |refusal: &BlockRefusal| match refusal {
-            BlockRefusal::NotATable(_) => 0,
-            BlockRefusal::UnknownTable(_) => 1,
-            _ => 2,
+            BlockRefusal::NotAggregated => 0,
+            BlockRefusal::NotATable(_) => 1,
+            BlockRefusal::UnknownTable(_) => 2,
+            _ => 3,
         };
         match self.refusals.iter().map(|(_, r)| r).max_by_key(|r| rank(r)) {
             Some(refusal) => refusal.to_string(),

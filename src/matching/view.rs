@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use super::block::{Block, Scope};
+use super::block::Block;
 use super::domain::bare_type;
 use super::normal::Keyed;
+use super::resolve::Scope;
 use super::schema::{Schema, TableName};
 use crate::sql::functions;
 use crate::sql::lexer::backquote;
