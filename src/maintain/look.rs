@@ -34,6 +34,9 @@ const DEFINITION_SETTLED_SECONDS: u64 = 2;
 /// checksums of all files of all parts for it.
 const HASHES_AGE_MIN: Duration = Duration::from_secs(1);
 
+/// Row policies are asked for again after this time; the proxy keeps what it knows of a user's rights just as long.
+const POLICIES_AGE_MAX: Duration = Duration::from_secs(10);
+
 /// Looks under way at the same time. One more begins when one of them ends, for all who came meanwhile.
 const LOOKS_MAX: usize = 2;
 
@@ -156,6 +159,7 @@ struct Memory {
     /// By storage table.
     manifests: HashMap<String, Known>,
     looks: HashMap<String, Arc<Look>>,
+    policies: Option<(Instant, Arc<Vec<RowPolicy>>)>,
 }
 
 /// The newest manifest of a view that was seen, and when it was asked for.
@@ -265,10 +269,10 @@ impl Shared {
         let mut listed = sources.clone();
         listed.extend(targets.iter().map(|target| storage_table(&target.storage)));
 
-        let (parts, tables, policies, manifests) = tokio::join!(
+        let (policies, parts, tables, manifests) = tokio::join!(
+            self.policies(),
             self.observer.parts(&listed, false),
             self.observer.tables(&sources),
-            self.observer.policies(),
             self.ask_manifests(&targets, MANIFEST_AGE_MAX),
         );
         manifests?;
@@ -289,7 +293,20 @@ impl Shared {
             coverages = self.judge(&targets, &seen);
             self.bring_forward(&targets, &seen, &coverages);
         }
-        Ok(Look { started_at, views: coverages, policies: Arc::new(policies?) })
+        Ok(Look { started_at, views: coverages, policies: policies? })
+    }
+
+    /// The row policies of the server. Like grants, which the proxy asks for itself, they take effect after a short time.
+    async fn policies(&self) -> Result<Arc<Vec<RowPolicy>>, LookError> {
+        if let Some((asked_at, policies)) = &lock(&self.memory).policies
+            && asked_at.elapsed() < POLICIES_AGE_MAX
+        {
+            return Ok(policies.clone());
+        }
+        let asked_at = Instant::now();
+        let policies = Arc::new(self.observer.policies().await?);
+        lock(&self.memory).policies = Some((asked_at, policies.clone()));
+        Ok(policies)
     }
 
     /// Fetches newer manifests of those of `targets` whose manifest was last asked for `age` ago or longer; says whether
