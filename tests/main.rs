@@ -15,6 +15,7 @@ mod maintain;
 mod maintain_live;
 mod maintain_rebuild;
 mod matching;
+mod rights;
 mod ssb;
 mod state;
 mod tidy;

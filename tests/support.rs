@@ -12,8 +12,29 @@ use tributary::upstream::Upstream;
 
 /// Beside the default user, whose password is empty and who may do everything.
 const USERS: &str = "<clickhouse>
-    <profiles><readonly><readonly>1</readonly></readonly></profiles>
+    <profiles>
+        <readonly><readonly>1</readonly></readonly>
+        <nulls><join_use_nulls>1</join_use_nulls></nulls>
+    </profiles>
     <users>
+        <limited>
+            <password>p</password><networks><ip>127.0.0.1</ip></networks><profile>default</profile><quota>default</quota>
+            <grants>
+                <query>GRANT SELECT(day, region) ON rights.sales</query>
+                <query>GRANT SELECT ON tributary.*</query>
+            </grants>
+        </limited>
+        <outsider>
+            <password>p</password><networks><ip>127.0.0.1</ip></networks><profile>default</profile><quota>default</quota>
+            <grants><query>GRANT SELECT ON rights.sales</query></grants>
+        </outsider>
+        <filtered>
+            <password>p</password><networks><ip>127.0.0.1</ip></networks><profile>default</profile><quota>default</quota>
+            <databases><rights><sales><filter>region = 'north'</filter></sales></rights></databases>
+        </filtered>
+        <strange>
+            <password>p</password><networks><ip>127.0.0.1</ip></networks><profile>nulls</profile><quota>default</quota>
+        </strange>
         <reader>
             <password>reader</password>
             <networks><ip>127.0.0.1</ip></networks>
