@@ -201,7 +201,8 @@ const ENGINES_KEEPING_ROWS: [&str; 4] =
 /// Numbers of a restart must differ by more than this, as both are whole seconds of a computed difference.
 const START_TOLERANCE_SECONDS: u64 = 1;
 
-const REPLICATED: &str = "Replicated";
+/// Engines of these families number blocks in Keeper, per partition, and may commit a lower number after a higher one.
+const NUMBERED_IN_KEEPER: [&str; 2] = ["Replicated", "Shared"];
 
 /// Whether the table as a whole is still the one that was recorded; nothing about its parts.
 pub fn identity_change(record: &SourceRecord, seen: &SourceSeen) -> Option<Staleness> {
@@ -253,16 +254,16 @@ struct Rule {
 impl Rule {
     fn new(record: &SourceRecord, seen: &SourceSeen) -> Self {
         let (was, is) = (&record.identity, &seen.identity);
-        let replicated = is.engine.starts_with(REPLICATED);
-        let engine = is.engine.trim_start_matches(REPLICATED).trim_start_matches("Shared");
+        let family = NUMBERED_IN_KEEPER.iter().find_map(|family| is.engine.strip_prefix(family));
+        let engine = family.unwrap_or(&is.engine);
         // A TTL may have come and gone between two ALTERs, and merges in between may have applied it.
         let ttl = was.ttl_rewrites || is.ttl_rewrites || was.altered_at != is.altered_at;
-        // Replicated tables number blocks in Keeper, which outlives the server.
+        // Keeper outlives the server.
         let restarted = seen.server_started_at.abs_diff(record.server_started_at) > START_TOLERANCE_SECONDS;
         Rule {
             same_names_only: ttl || !ENGINES_KEEPING_ROWS.contains(&engine),
-            gaps_may_fill: replicated,
-            numbers_unique_to: (restarted && !replicated).then(|| greatest_witness(record, seen)),
+            gaps_may_fill: family.is_some(),
+            numbers_unique_to: (restarted && family.is_none()).then(|| greatest_witness(record, seen)),
         }
     }
 

@@ -219,9 +219,10 @@ impl Store {
             committed_at_ms: 0,
             body: serde_json::to_string(body).map_err(undecodable)?,
         };
+        let enable = if self.knows_deduplicate_insert().await? { ", deduplicate_insert = 'enable'" } else { "" };
         let sql = format!(
             "INSERT INTO {TABLE} (storage, view, version, commit, body) SETTINGS async_insert = 0, \
-             insert_deduplicate = 1, insert_deduplication_token = '{storage}:{version}' FORMAT JSONEachRow"
+             insert_deduplicate = 1, insert_deduplication_token = '{storage}:{version}'{enable} FORMAT JSONEachRow"
         );
         let line = serde_json::to_vec(&row).map_err(undecodable)?;
         self.upstream.insert(&sql, [Bytes::from(line)]).await?;
@@ -229,6 +230,18 @@ impl Store {
             Some(latest) if latest.commit == row.commit => Ok(Commit::Won(latest)),
             _ => Ok(Commit::Lost),
         }
+    }
+}
+
+impl Store {
+    /// Newer servers have a second switch for what commits rely on, which a profile may have turned off.
+    async fn knows_deduplicate_insert(&self) -> Result<bool, UpstreamError> {
+        #[derive(Deserialize)]
+        struct Setting {
+            name: String,
+        }
+        let sql = "SELECT name FROM system.settings WHERE name = 'deduplicate_insert'";
+        Ok(self.upstream.rows::<Setting>(sql).await?.iter().any(|setting| !setting.name.is_empty()))
     }
 }
 

@@ -334,13 +334,14 @@ fn ttl_rewrites(create_table_query: &str, engine_full: &str) -> bool {
     column_ttl || grouping
 }
 
-/// The rows of each run in a storage table, by run id.
+/// The rows of each run in a storage table, by run id. Runs are never changed: what somebody's mutation or lightweight
+/// update has touched counts as lost.
 pub fn rows_by_run(storage: &TableParts) -> BTreeMap<u64, u64> {
-    let runs = storage
-        .parts
-        .iter()
-        .filter_map(|(partition, parts)| Some((partition.parse().ok()?, parts.iter().map(|part| part.rows).sum())));
-    runs.collect()
+    let rows = |parts: &[Part]| -> u64 {
+        let patched = parts.iter().any(|part| part.name.patch.is_some());
+        parts.iter().filter(|part| !patched && part.name.mutation == 0).map(|part| part.rows).sum()
+    };
+    storage.parts.iter().filter_map(|(partition, parts)| Some((partition.parse().ok()?, rows(parts)))).collect()
 }
 
 #[cfg(test)]
