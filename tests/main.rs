@@ -16,6 +16,7 @@ mod maintain_live;
 mod maintain_rebuild;
 mod matching;
 mod rights;
+mod sql;
 mod ssb;
 mod state;
 mod tidy;

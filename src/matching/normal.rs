@@ -88,6 +88,11 @@ fn normalise(expr: Expr, tables: &[TableName]) -> Expr {
                 return normalise(Expr::call(opposite, inner.arguments.clone()), tables);
             }
         }
+        // `x IN (1)`: the same as a list of one.
+        ("in" | "notIn", [_, Expr::Literal(element)]) if matches!(element.value, Value::Int(_) | Value::Text(_)) => {
+            let set = Expr::call("tuple", vec![call.arguments[1].clone()]);
+            call.arguments[1] = set;
+        }
         ("in" | "notIn", [_, Expr::Call(set)]) if set.function == "tuple" => {
             let mut set = set.clone();
             order(&mut set, tables);

@@ -191,7 +191,7 @@ fn prepare(
                     }
                     // Read as literals by ClickHouse; a column of that name needs a qualifier there as well.
                     "TRUE" | "FALSE" => out.push(SqlToken::make_word(&upper, None)),
-                    _ if OPERATORS.contains(&&*upper) => out.push(SqlToken::make_word(&upper, None)),
+                    _ if OPERATORS.contains(&&*upper) => out.push(SqlToken::make_word(text, None)),
                     _ => out.push(quoted(text)),
                 }
             }
@@ -311,13 +311,15 @@ fn type_after(blocks: &Blocks<'_>, at: usize, end: usize) -> Result<(usize, Stri
 fn lower(tree: &ast::Expr, holders: &Placeholders) -> Result<Expr, Unsupported> {
     let down = |e: &ast::Expr| lower(e, holders);
     let call = |function: &str, arguments: Vec<Expr>| Ok(Expr::call(function, arguments));
-    let maybe_not = |negated: bool, expr: Expr| if negated { Expr::call("not", vec![expr]) } else { expr };
     match tree {
         ast::Expr::Nested(inner) => down(inner),
         ast::Expr::Identifier(ident) => Ok(name(&[ident], holders)),
         ast::Expr::CompoundIdentifier(idents) => Ok(name(&idents.iter().collect::<Vec<_>>(), holders)),
         ast::Expr::Value(value) => literal(&value.value),
-        ast::Expr::BinaryOp { left, op, right } => binary(op, down(left)?, down(right)?),
+        ast::Expr::BinaryOp { left, op, right } => {
+            let is_chain = matches!(&**left, ast::Expr::BinaryOp { op: inner, .. } if inner == op);
+            binary(op, down(left)?, down(right)?, is_chain)
+        }
         ast::Expr::UnaryOp { op: UnaryOperator::Minus, expr } => match &**expr {
             // `-5` is one literal to ClickHouse.
             ast::Expr::Value(ast::ValueWithSpan { value: ast::Value::Number(number, _), .. }) => {
@@ -330,14 +332,11 @@ fn lower(tree: &ast::Expr, holders: &Placeholders) -> Result<Expr, Unsupported> 
         ast::Expr::IsNotNull(expr) => call("isNotNull", vec![down(expr)?]),
         ast::Expr::Between { expr, negated, low, high } => {
             let (subject, low, high) = (down(expr)?, down(low)?, down(high)?);
-            let both = Expr::call(
-                "and",
-                vec![
-                    Expr::call("greaterOrEquals", vec![subject.clone(), low]),
-                    Expr::call("lessOrEquals", vec![subject, high]),
-                ],
-            );
-            Ok(maybe_not(*negated, both))
+            // NOT BETWEEN is no negation: NaN is outside of every range both ways.
+            let (outer, above, below) =
+                if *negated { ("or", "less", "greater") } else { ("and", "greaterOrEquals", "lessOrEquals") };
+            let sides = vec![Expr::call(above, vec![subject.clone(), low]), Expr::call(below, vec![subject, high])];
+            call(outer, sides)
         }
         ast::Expr::In { expr, target: ast::InTarget::List(list), negated, global: false } => {
             let function = if *negated { "notIn" } else { "in" };
@@ -345,7 +344,7 @@ fn lower(tree: &ast::Expr, holders: &Placeholders) -> Result<Expr, Unsupported> 
             let mut elements = list.iter().map(down).collect::<Result<Vec<_>, _>>()?;
             let set = match elements.len() {
                 0 => return Err(unsupported("an empty IN list")),
-                1 if !matches!(elements[0], Expr::Literal(_)) => elements.remove(0),
+                1 => elements.remove(0),
                 _ => Expr::call("tuple", elements),
             };
             call(function, vec![subject, set])
@@ -450,7 +449,8 @@ pub fn text_literal(text: &str) -> Expr {
     Expr::Literal(Literal { text: string_literal(text), value: Value::Text(text.as_bytes().to_vec()) })
 }
 
-fn binary(op: &BinaryOperator, left: Expr, right: Expr) -> Result<Expr, Unsupported> {
+/// `is_chain`: the left side is the same operator, without brackets.
+fn binary(op: &BinaryOperator, left: Expr, right: Expr, is_chain: bool) -> Result<Expr, Unsupported> {
     let function = match op {
         BinaryOperator::Plus => "plus",
         BinaryOperator::Minus => "minus",
@@ -469,12 +469,10 @@ fn binary(op: &BinaryOperator, left: Expr, right: Expr) -> Result<Expr, Unsuppor
         _ => return Err(unsupported("an operator that is not understood")),
     };
     // `a AND b AND c` and `a || b || c` are one call with three arguments.
-    let flattens = matches!(function, "and" | "or" | "concat");
+    let flattens = is_chain && matches!(function, "and" | "or" | "concat");
     let mut arguments = Vec::new();
     match left {
-        Expr::Call(inner) if flattens && inner.function == function && inner.name == function => {
-            arguments.extend(inner.arguments);
-        }
+        Expr::Call(inner) if flattens => arguments.extend(inner.arguments),
         other => arguments.push(other),
     }
     arguments.push(right);

@@ -36,7 +36,7 @@ fn reads_expressions_as_clickhouse_does() {
         ("x::Decimal(10, 2) * 2", "multiply(CAST(x, 'Decimal(10, 2)'), 2)"),
         ("EXTRACT(YEAR FROM d)", "toYear(d)"),
         ("DATE '2020-01-01'", "toDate('2020-01-01')"),
-        ("a IN (1, 2) OR a NOT IN ('x')", "or(in(a, (1, 2)), notIn(a, tuple('x')))"),
+        ("a IN (1, 2) OR a NOT IN ('x')", "or(in(a, (1, 2)), notIn(a, 'x'))"),
         ("CASE WHEN a THEN 1 ELSE 2 END", "multiIf(a, 1, 2)"),
         ("count(DISTINCT a, b)", "count(DISTINCT a, b)"),
         ("quantile(0.9)(x)", "quantile(0.9)(x)"),
