@@ -9,6 +9,8 @@ use crate::state::{LaneSlice, Run, StateError, Table, Word};
 /// Slots per group at least: a load factor of at most one half keeps probes short.
 const SLOTS_PER_GROUP: usize = 2;
 const SLOTS_MIN: usize = 16;
+/// Lanes of one column at most: the flag and the six moments of corr.
+const LANES_MAX: usize = 8;
 
 /// Open addressing with linear probing; a slot holds the group's number plus one, 0 is empty.
 pub(crate) struct Index<K> {
@@ -95,12 +97,12 @@ impl<'a, K: Word> Cells<'a, K> {
         self.index.reset(groups);
     }
 
-    /// Merges one run of rows: `keys[row]` with the words of all lanes in that row.
-    pub fn merge<S: Space<Key = K>>(
+    /// Merges one run of rows: `keys[row]` with word `row` of every lane. Allocates nothing but room for new groups.
+    pub fn merge<'r, S: Space<Key = K>>(
         &mut self,
         space: &S,
         keys: &[K],
-        lanes: &[LaneSlice<'_>],
+        lane: impl Fn(usize) -> LaneSlice<'r>,
     ) -> Result<(), StateError> {
         self.groups.clear();
         self.index.assign(space, keys, &mut self.groups);
@@ -108,12 +110,14 @@ impl<'a, K: Word> Cells<'a, K> {
         let mut tables = self.tables.iter_mut();
         let mut opaque = 0;
         for column in &self.states.columns {
-            let lanes: Vec<LaneSlice<'_>> = column.lanes.iter().map(|lane| lanes[*lane]).collect();
+            let mut lanes = [LaneSlice::W1(&[]); LANES_MAX];
+            let lanes = &mut lanes[..column.lanes.len()];
+            lanes.iter_mut().zip(&column.lanes).for_each(|(slice, at)| *slice = lane(*at));
             match &column.kind {
                 Ok(_) => {
                     let Some(table) = tables.next() else { unreachable!("every merged column has a table") };
                     table.resize(count);
-                    table.merge(&Run { groups: &self.groups, lanes: &lanes, sources: &column.sources })?;
+                    table.merge(&Run { groups: &self.groups, lanes, sources: &column.sources })?;
                 }
                 Err(_) => {
                     self.unmerged.push(&self.groups, opaque, &lanes[0]);

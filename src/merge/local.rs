@@ -9,7 +9,7 @@ use super::cells::Cells;
 use super::hash::Space;
 use super::keys::Finished;
 use super::{MergeError, parallel, radix};
-use crate::state::{LaneSlice, StateError};
+use crate::state::StateError;
 
 /// Rows that find their groups at once, before their states are merged.
 const RUN_ROWS: usize = 1 << 12;
@@ -30,8 +30,8 @@ pub(crate) fn merge<S: Space>(
             for (batch, rows) in share {
                 for start in rows.clone().step_by(RUN_ROWS) {
                     let run = start..rows.end.min(start + RUN_ROWS);
-                    let words: Vec<LaneSlice<'_>> = lanes[batch].iter().map(|lane| lane.slice(run.clone())).collect();
-                    cells.merge(space, &keys[batch][run], &words)?;
+                    let lanes = &lanes[batch];
+                    cells.merge(space, &keys[batch][run.clone()], |lane| lanes[lane].slice(run.clone()))?;
                 }
             }
             Ok::<_, StateError>(cells.finish())

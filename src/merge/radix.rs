@@ -15,7 +15,7 @@ use super::hash::Space;
 use super::keys::Finished;
 use super::scatter::{Digit, Scratch, cut, morsels, scatter};
 use super::{MergeError, parallel};
-use crate::state::{LaneSlice, StateError};
+use crate::state::StateError;
 
 /// 256 buckets: a bucket of 8 million groups of 24 bytes still fits a second-level cache of 1 MiB.
 const BUCKET_BITS: u32 = 8;
@@ -114,8 +114,8 @@ fn merge_buckets<S: Space>(
         |cells, bucket| {
             cells.reserve(groups_seen.load(Ordering::Relaxed));
             for (batch, rows) in bucket {
-                let words: Vec<LaneSlice<'_>> = lanes[batch].iter().map(|lane| lane.slice(rows.clone())).collect();
-                cells.merge(space, &keys[batch][rows], &words)?;
+                let lanes = &lanes[batch];
+                cells.merge(space, &keys[batch][rows.clone()], |lane| lanes[lane].slice(rows.clone()))?;
             }
             let finished = cells.finish();
             groups_seen.fetch_max(finished.keys.len(), Ordering::Relaxed);

@@ -5,14 +5,12 @@ use super::batches::Batches;
 use super::cells::Cells;
 use super::hash::Space;
 use super::keys::Finished;
-use crate::state::LaneSlice;
 
 pub(crate) fn merge<S: Space>(space: &S, batches: &Batches<S::Key>) -> Result<Vec<Finished<S::Key>>, MergeError> {
     let mut cells = Cells::new(&batches.states);
     for (keys, lanes) in batches.keys.iter().zip(&batches.lanes) {
         for row in 0..keys.len() {
-            let words: Vec<LaneSlice<'_>> = lanes.iter().map(|lane| lane.slice(row..row + 1)).collect();
-            cells.merge(space, &keys[row..row + 1], &words)?;
+            cells.merge(space, &keys[row..row + 1], |lane| lanes[lane].slice(row..row + 1))?;
         }
     }
     Ok(vec![cells.finish()])

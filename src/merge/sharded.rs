@@ -33,9 +33,8 @@ pub(crate) fn merge<S: Space>(
             let rows = start..end as usize;
             start = end as usize;
             if !rows.is_empty() {
-                let words: Vec<_> = morsel.lanes.iter().map(|lane| lane.rows(rows.clone())).collect();
                 let mut cells = shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                cells.merge(space, &morsel.keys[rows], &words)?;
+                cells.merge(space, &morsel.keys[rows.clone()], |lane| morsel.lanes[lane].rows(rows.clone()))?;
             }
         }
         Ok::<_, MergeError>(())
