@@ -54,6 +54,9 @@ struct Line {
     /// Rows of all inputs.
     cells: usize,
     ms: f64,
+    /// The time that reading the inputs and writing the answer once would take at the memory bandwidth of this machine,
+    /// with as many threads.
+    floor_ms: f64,
     /// Time of `serial` over this one.
     vs_serial: f64,
     /// Time of ClickHouse with as many threads over this one.
@@ -81,6 +84,7 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
         Some(_) => Some(Upstream::new(args.connect.upstream()?)),
         None => None,
     };
+    let bandwidth = Bandwidth::measure(&args.threads);
     let mut lines = Vec::new();
     let mut number = 0;
     while let Some(case) = nth(number, args.scale) {
@@ -88,8 +92,7 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
         if !case.name.contains(&args.case) {
             continue;
         }
-        let measured = measure(&case, &args);
-        let mut measured = measured?;
+        let mut measured = measure(&case, &args, &bandwidth)?;
         if let Some(upstream) = &upstream {
             let theirs = runtime.block_on(clickhouse_ms(upstream, &case, &args)).map_err(CliError::failed)?;
             for line in &mut measured {
@@ -114,19 +117,51 @@ fn print_line(line: &Line) {
     let theirs = line.vs_clickhouse.map(|ratio| format!("{ratio:6.2} x ClickHouse")).unwrap_or_default();
     let equal = if line.equal { "" } else { "  WRONG ANSWER" };
     println!(
-        "{:62} {:8} {:2} threads {:9.1} ms {:6.2} x serial {theirs}{equal}",
-        line.name, line.strategy, line.threads, line.ms, line.vs_serial
+        "{:62} {:8} {:2} threads {:9.1} ms (floor {:6.1}) {:6.2} x serial {theirs}{equal}",
+        line.name, line.strategy, line.threads, line.ms, line.floor_ms, line.vs_serial
     );
 }
 
-fn measure(case: &Case, args: &Args) -> Result<Vec<Line>, CliError> {
+/// Memory bandwidth by number of threads, in bytes per millisecond, counted as a merge counts: bytes read and bytes
+/// written.
+struct Bandwidth(Vec<(usize, f64)>);
+
+impl Bandwidth {
+    /// Copies a buffer far larger than any cache, in as many pieces as threads.
+    fn measure(threads: &[usize]) -> Self {
+        const BYTES: usize = 256 << 20;
+        let source = vec![1u8; BYTES];
+        let mut target = vec![0u8; BYTES];
+        let mut copy = |threads: usize| {
+            let piece = BYTES.div_ceil(threads.max(1));
+            let start = Instant::now();
+            std::thread::scope(|scope| {
+                for (from, to) in source.chunks(piece).zip(target.chunks_mut(piece)) {
+                    scope.spawn(|| to.copy_from_slice(from));
+                }
+            });
+            2.0 * BYTES as f64 / (start.elapsed().as_secs_f64() * 1e3)
+        };
+        let best = |threads| (0..3).map(|_| copy(threads)).fold(0.0, f64::max);
+        Self([1].iter().chain(threads).copied().zip([1].iter().chain(threads).copied().map(best)).collect())
+    }
+
+    fn bytes_per_ms(&self, threads: usize) -> f64 {
+        self.0.iter().find(|(measured, _)| *measured == threads).map_or(f64::INFINITY, |(_, bytes)| *bytes)
+    }
+}
+
+fn measure(case: &Case, args: &Args, bandwidth: &Bandwidth) -> Result<Vec<Line>, CliError> {
     let (serial_ms, expected) = time(case, Strategy::Serial, 1, 1)?;
+    let input_bytes: usize = case.inputs.iter().map(Block::byte_size).sum();
+    let bytes = input_bytes + input_bytes / case.cells().max(1) * expected.0;
     let line = |strategy: &str, threads, ms, digest| Line {
         name: case.name.clone(),
         strategy: strategy.into(),
         threads,
         cells: case.cells(),
         ms,
+        floor_ms: bytes as f64 / bandwidth.bytes_per_ms(threads),
         vs_serial: serial_ms / ms,
         vs_clickhouse: None,
         equal: digest == expected,
