@@ -466,7 +466,8 @@ pub(crate) fn dispatch(plan: &KeyPlan, prepared: Prepared, options: &Options) ->
     }
     let seed = plan.seed;
     match plan.bits {
-        Some(bits @ 1..=DIRECT_BITS_MAX) => {
+        // The baseline hashes whatever the keys are.
+        Some(bits @ 1..=DIRECT_BITS_MAX) if options.strategy != Strategy::Serial => {
             let batches = Batches { keys: words!(W8).collect(), lanes, states };
             run(&Direct { bits }, batches, options, |words| plan.unpack_words(words))
         }

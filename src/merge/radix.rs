@@ -107,12 +107,14 @@ fn merge_buckets<S: Space>(
     let Batches { keys, lanes, states } = batches;
     // Buckets of one hash are alike: the greatest number of groups so far is the best guess for the next.
     let groups_seen = AtomicUsize::new(0);
+    // Keys of a small domain have a slot each.
+    let slots = space.domain().unwrap_or(0) >> BUCKET_BITS;
     let finished = parallel::each(
         threads,
         buckets,
         || Cells::new(states),
         |cells, bucket| {
-            cells.reserve(groups_seen.load(Ordering::Relaxed));
+            cells.reserve(groups_seen.load(Ordering::Relaxed).max(slots));
             for (batch, rows) in bucket {
                 let lanes = &lanes[batch];
                 cells.merge(space, &keys[batch][rows.clone()], |lane| lanes[lane].slice(rows.clone()))?;
