@@ -196,4 +196,22 @@ mod tests {
         assert_eq!(payload_of(Body::length(3), b"abcdef", 2), (b"abc".to_vec(), 3, Body::Done));
         assert_eq!(payload_of(Body::length(0), b"abcdef", 2), (Vec::new(), 0, Body::Done));
     }
+
+    proptest::proptest! {
+        /// Wherever a sender cuts its bytes, and whatever they are, the body is the same.
+        #[test]
+        fn cuts_do_not_matter(
+            wire in proptest::collection::vec(proptest::sample::select(b"0123aF;x \r\n\r\n".to_vec()), 0..80),
+            step in 1..10_usize,
+        ) {
+            let whole = payload_of(Body::chunked(), &wire, wire.len().max(1));
+            let pieces = payload_of(Body::chunked(), &wire, step);
+            // A broken body takes all that comes with it, and so more when more comes at once.
+            if whole.2 != Body::UntilClose {
+                proptest::prop_assert_eq!(whole, pieces);
+            } else {
+                proptest::prop_assert_eq!(pieces.2, Body::UntilClose);
+            }
+        }
+    }
 }

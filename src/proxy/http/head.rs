@@ -391,4 +391,25 @@ mod tests {
         assert!(!head("GET / HTTP/1.0\r\n\r\n").keeps_alive());
         assert!(head("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").keeps_alive());
     }
+
+    proptest::proptest! {
+        /// No bytes make the reader fail, and a head that comes in pieces reads as the whole one does.
+        #[test]
+        fn any_bytes_are_read_in_any_pieces(
+            noise in proptest::collection::vec(proptest::sample::select(b"GET /?a HTTP/1.1\r\n\r\n:\0\xff".to_vec()), 0..60),
+            is_request in proptest::bool::ANY,
+        ) {
+            let bytes = if is_request { [b"GET / HTTP/1.1\r\n".as_slice(), &noise].concat() } else { noise };
+            let mut scan = Scan::default();
+            let mut in_pieces = Reading::Incomplete;
+            for end in 0..=bytes.len() {
+                in_pieces = RequestHead::read(&bytes[..end], &mut scan);
+                if !matches!(in_pieces, Reading::Incomplete) {
+                    break;
+                }
+            }
+            let whole = RequestHead::read(&bytes, &mut Scan::default());
+            proptest::prop_assert_eq!(format!("{in_pieces:?}"), format!("{whole:?}"));
+        }
+    }
 }
