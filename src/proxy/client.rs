@@ -1,6 +1,7 @@
 //! The way to ClickHouse for queries of clients: connections to relay over, kept for reuse, and probes that run under
 //! a client's own credentials.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,7 +41,8 @@ struct Inner {
     url: Url,
     /// `host:port`, as it goes into the system's resolver.
     address: String,
-    idle: Mutex<Vec<Idle>>,
+    /// The one that was used last stands last.
+    idle: Mutex<VecDeque<Idle>>,
     probes: Client<HttpConnector, Full<Bytes>>,
 }
 
@@ -76,7 +78,7 @@ impl HttpUpstream {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(PROBE_IDLE)
             .build(HttpConnector::new());
-        Self { inner: Arc::new(Inner { url, address, idle: Mutex::new(Vec::new()), probes }) }
+        Self { inner: Arc::new(Inner { url, address, idle: Mutex::new(VecDeque::new()), probes }) }
     }
 
     /// `host:port`.
@@ -87,7 +89,7 @@ impl HttpUpstream {
     /// A connection that was used before and is still open, the latest first.
     pub fn reuse(&self) -> Option<Peer> {
         let mut idle = self.inner.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(Idle { peer, until }) = idle.pop() {
+        while let Some(Idle { peer, until }) = idle.pop_back() {
             if Instant::now() < until && is_quiet(&peer.stream) {
                 return Some(peer);
             }
@@ -110,10 +112,10 @@ impl HttpUpstream {
         peer.buffer.shrink();
         let until = Instant::now() + keep_alive / 2;
         let mut idle = self.inner.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() == IDLE_CONNECTIONS_MAX {
-            idle.remove(0);
+        while idle.len() == IDLE_CONNECTIONS_MAX || idle.front().is_some_and(|oldest| oldest.until < Instant::now()) {
+            idle.pop_front();
         }
-        idle.push(Idle { peer, until });
+        idle.push_back(Idle { peer, until });
     }
 
     /// Runs a small query under a client's credentials and in its session, with `settings` as URL parameters
