@@ -106,6 +106,40 @@ async fn run(upstream: &Upstream, number: usize, case: &Case) -> Result<(), Stri
     Ok(())
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Simple {
+    function: String,
+    #[serde(rename = "type")]
+    type_: String,
+    value: String,
+}
+
+#[tokio::test]
+async fn simple_columns_merge_as_clickhouse_merges_them() {
+    let database = Database::new("simple");
+    let upstream = database.upstream();
+    let cases: Vec<Simple> = serde_yaml::from_str(include_str!("state/simple.yaml")).unwrap();
+    for (number, Simple { function, type_, value }) in cases.iter().enumerate() {
+        let storage = DataType::parse(&format!("SimpleAggregateFunction({function}, {type_})")).unwrap();
+        let (source, merged) = (format!("source_{number}"), format!("merged_{number}"));
+        for table in [&source, &merged] {
+            upstream.execute(&format!("CREATE TABLE {table} (k UInt8, s {storage}) ENGINE = Memory")).await.unwrap();
+        }
+        let fill = format!("INSERT INTO {source} SELECT k, {value} FROM {SOURCE} LIMIT 50000");
+        upstream.execute(&fill).await.unwrap_or_else(|error| panic!("{storage}: {error}"));
+        let carried = state::carrier(&storage, "s");
+        assert!(carried.mergeable, "{storage}");
+        let bytes = upstream.bytes(&format!("SELECT k, {} FROM {source}", carried.select), "Native").await.unwrap();
+        let blocks = native::decode(&bytes, state::skip).unwrap();
+        let layout = Layout { key_count: 1, state_types: vec![storage.clone()] };
+        let blocks = merge(blocks, &layout, &Options { threads: 2, strategy: Strategy::Radix }).unwrap();
+        insert(&upstream, &merged, &blocks).await.unwrap_or_else(|error| panic!("{storage}: {error}"));
+        let theirs = database.sql(&format!("SELECT k, {function}(s) FROM {source} GROUP BY k ORDER BY k"));
+        assert_eq!(database.sql(&format!("SELECT k, s FROM {merged} ORDER BY k")), theirs, "{storage}");
+    }
+}
+
 /// States that only ClickHouse can merge travel through a merge, beside one that is merged, and come out whole.
 #[tokio::test]
 async fn opaque_states_are_merged_by_clickhouse_afterwards() {
