@@ -33,6 +33,9 @@ impl<'a> Scope<'a> {
             }
             _ => return None,
         };
+        // Only what lies inside, or stands before: a common table expression may be called like the table that it reads.
+        let lies_inside = |range: &Range<usize>| select.span.start < range.start && range.end <= select.span.end;
+        let range = range.filter(|range| lies_inside(range) || range.end <= select.span.start);
         let inner = range.and_then(|range| self.blocks.iter().find(|block| block.span == range));
         Some(inner.filter(|inner| only_picks(inner)).ok_or(BlockRefusal::NotATable(what)))
     }

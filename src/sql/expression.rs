@@ -68,6 +68,13 @@ const OPERATORS: [&str; 16] = [
     "DISTINCT", "AS",
 ];
 
+/// Operators in one expression.
+const OPERATORS_MAX: usize = 6000;
+
+/// Depth of one expression's tree: trees are walked by recursion. A chain of operators is as deep as it is long, except
+/// that AND, OR and `||` make one call with many arguments.
+const DEPTH_MAX: usize = 150;
+
 /// What the placeholders of one expression stand for.
 #[derive(Default)]
 struct Placeholders {
@@ -87,7 +94,7 @@ pub fn expression(blocks: &mut Blocks<'_>, range: Range<usize>) -> Result<Expr, 
     if parser.peek_token().token != SqlToken::EOF || count == 0 {
         return Err(unsupported("an expression that is not understood"));
     }
-    lower(&tree, &holders)
+    lower(&tree, &holders, 0)
 }
 
 fn unsupported(what: impl Into<String>) -> Unsupported {
@@ -113,6 +120,14 @@ fn prepare(
     // Positions of the AS of each open CAST, with the position of its closing bracket.
     let mut casts: Vec<(usize, usize)> = Vec::new();
     let mut at = range.start;
+    let is_operator = |t: &&Token| match t.kind {
+        TokenKind::Symbol => !["(", ")", ",", "[", "]", "{", "}", "."].contains(&t.text(sql)),
+        TokenKind::Word => OPERATORS.iter().any(|w| t.is_word(sql, w)),
+        _ => false,
+    };
+    if blocks.tokens[range.clone()].iter().filter(is_operator).count() > OPERATORS_MAX {
+        return Err(unsupported("an expression with very many operators"));
+    }
     while at < range.end {
         let token = blocks.tokens[at];
         let text = token.text(sql);
@@ -308,17 +323,38 @@ fn type_after(blocks: &Blocks<'_>, at: usize, end: usize) -> Result<(usize, Stri
 }
 
 /// sqlparser's tree -> ours.
-fn lower(tree: &ast::Expr, holders: &Placeholders) -> Result<Expr, Unsupported> {
-    let down = |e: &ast::Expr| lower(e, holders);
+fn lower(tree: &ast::Expr, holders: &Placeholders, depth: usize) -> Result<Expr, Unsupported> {
+    if depth > DEPTH_MAX {
+        return Err(unsupported("a very deep expression"));
+    }
+    let depth = depth + 1;
+    let down = |e: &ast::Expr| lower(e, holders, depth);
     let call = |function: &str, arguments: Vec<Expr>| Ok(Expr::call(function, arguments));
     match tree {
         ast::Expr::Nested(inner) => down(inner),
         ast::Expr::Identifier(ident) => Ok(name(&[ident], holders)),
         ast::Expr::CompoundIdentifier(idents) => Ok(name(&idents.iter().collect::<Vec<_>>(), holders)),
         ast::Expr::Value(value) => literal(&value.value),
-        ast::Expr::BinaryOp { left, op, right } => {
-            let is_chain = matches!(&**left, ast::Expr::BinaryOp { op: inner, .. } if inner == op);
-            binary(op, down(left)?, down(right)?, is_chain)
+        ast::Expr::BinaryOp { .. } => {
+            // A chain leans to the left: followed by a loop, since it may be long.
+            let mut spine = Vec::new();
+            let mut at = tree;
+            while let ast::Expr::BinaryOp { left, op, right } = at {
+                spine.push((op, right));
+                at = left;
+            }
+            let first = spine.first().map(|(op, _)| *op);
+            let is_one_call =
+                matches!(first, Some(BinaryOperator::And | BinaryOperator::Or | BinaryOperator::StringConcat))
+                    && spine.iter().all(|(op, _)| Some(*op) == first);
+            let depth = if is_one_call { depth } else { depth + spine.len() };
+            let mut expr = lower(at, holders, depth)?;
+            let mut last = None;
+            for (op, right) in spine.into_iter().rev() {
+                expr = binary(op, expr, lower(right, holders, depth)?, last == Some(op))?;
+                last = Some(op);
+            }
+            Ok(expr)
         }
         ast::Expr::UnaryOp { op: UnaryOperator::Minus, expr } => match &**expr {
             // `-5` is one literal to ClickHouse.
@@ -360,7 +396,7 @@ fn lower(tree: &ast::Expr, holders: &Placeholders) -> Result<Expr, Unsupported> 
             call("CAST", vec![down(expr)?, text_literal(&type_name)])
         }
         ast::Expr::Case { operand, conditions, else_result, .. } => {
-            case(operand.as_deref(), conditions, else_result.as_deref(), holders)
+            case(operand.as_deref(), conditions, else_result.as_deref(), &down)
         }
         ast::Expr::Tuple(items) => call("tuple", items.iter().map(down).collect::<Result<_, _>>()?),
         ast::Expr::Array(array) => call("array", array.elem.iter().map(down).collect::<Result<_, _>>()?),
@@ -392,7 +428,7 @@ fn lower(tree: &ast::Expr, holders: &Placeholders) -> Result<Expr, Unsupported> 
             };
             Ok(Expr::Lambda { parameters, body: Box::new(down(&lambda.body)?) })
         }
-        ast::Expr::Function(function) => function_call(function, holders),
+        ast::Expr::Function(function) => function_call(function, &down),
         _ => Err(unsupported("an expression that is not understood")),
     }
 }
@@ -483,24 +519,27 @@ fn case(
     operand: Option<&ast::Expr>,
     conditions: &[CaseWhen],
     otherwise: Option<&ast::Expr>,
-    holders: &Placeholders,
+    down: &dyn Fn(&ast::Expr) -> Result<Expr, Unsupported>,
 ) -> Result<Expr, Unsupported> {
     let mut arguments = Vec::new();
     if let Some(operand) = operand {
-        arguments.push(lower(operand, holders)?);
+        arguments.push(down(operand)?);
     }
     for branch in conditions {
-        arguments.push(lower(&branch.condition, holders)?);
-        arguments.push(lower(&branch.result, holders)?);
+        arguments.push(down(&branch.condition)?);
+        arguments.push(down(&branch.result)?);
     }
     arguments.push(match otherwise {
-        Some(expr) => lower(expr, holders)?,
+        Some(expr) => down(expr)?,
         None => Expr::Literal(Literal { text: "NULL".into(), value: Value::Null }),
     });
     Ok(Expr::call(if operand.is_some() { "caseWithExpression" } else { "multiIf" }, arguments))
 }
 
-fn function_call(function: &ast::Function, holders: &Placeholders) -> Result<Expr, Unsupported> {
+fn function_call(
+    function: &ast::Function,
+    down: &dyn Fn(&ast::Expr) -> Result<Expr, Unsupported>,
+) -> Result<Expr, Unsupported> {
     let plain = function.over.is_none() && function.null_treatment.is_none() && function.within_group.is_empty();
     let [ast::ObjectNamePart::Identifier(ident)] = &*function.name.0 else {
         return Err(unsupported("a qualified function name"));
@@ -508,22 +547,25 @@ fn function_call(function: &ast::Function, holders: &Placeholders) -> Result<Exp
     if !plain {
         return Err(unsupported(format!("modifiers after {}(..)", ident.value)));
     }
-    let (mut arguments, distinct) = list(&function.args, holders)?;
+    let (mut arguments, distinct) = list(&function.args, down)?;
     let parameters = match &function.parameters {
         FunctionArguments::None => None,
-        other => Some(list(other, holders)?.0),
+        other => Some(list(other, down)?.0),
     };
     let mut name = ident.value.clone();
     if let Some(condition) = &function.filter {
         // `sum(x) FILTER (WHERE c)` is `sumIf(x, c)`.
         name.push_str("If");
         arguments.retain(|argument| *argument != Expr::Star);
-        arguments.push(lower(condition, holders)?);
+        arguments.push(down(condition)?);
     }
     Ok(Expr::Call(Call { function: canonical(&name), name, parameters, arguments, distinct }))
 }
 
-fn list(arguments: &FunctionArguments, holders: &Placeholders) -> Result<(Vec<Expr>, bool), Unsupported> {
+fn list(
+    arguments: &FunctionArguments,
+    down: &dyn Fn(&ast::Expr) -> Result<Expr, Unsupported>,
+) -> Result<(Vec<Expr>, bool), Unsupported> {
     let FunctionArguments::List(list) = arguments else {
         return Err(unsupported("a sub-query as the argument of a function"));
     };
@@ -531,7 +573,7 @@ fn list(arguments: &FunctionArguments, holders: &Placeholders) -> Result<(Vec<Ex
         return Err(unsupported("clauses inside a function call"));
     }
     let expressions = list.args.iter().map(|argument| match argument {
-        FunctionArg::Unnamed(FunctionArgExpr::Expr(expr)) => lower(expr, holders),
+        FunctionArg::Unnamed(FunctionArgExpr::Expr(expr)) => down(expr),
         FunctionArg::Unnamed(FunctionArgExpr::Wildcard) => Ok(Expr::Star),
         _ => Err(unsupported("an argument that is not understood")),
     });

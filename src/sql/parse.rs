@@ -16,6 +16,9 @@ pub const SQL_BYTES_MAX: usize = 64 * 1024;
 /// Deepest nesting of brackets that is followed.
 const DEPTH_MAX: usize = 64;
 
+/// Deepest nesting of queries that is followed.
+const QUERIES_MAX: usize = 12;
+
 /// What is not handled, in words that finish "the query uses ..".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -50,7 +53,8 @@ pub fn parse(sql: &str) -> Result<Statement, ParseError> {
     if !first.is_some_and(|t| ["SELECT", "WITH", "FROM"].iter().any(|w| t.is_word(sql, w))) {
         return Err(ParseError::NotASelect);
     }
-    let mut blocks = Blocks { sql, tokens: &lexed.tokens, closes: Vec::new(), statement: Statement::default() };
+    let mut blocks =
+        Blocks { sql, tokens: &lexed.tokens, closes: Vec::new(), statement: Statement::default(), depth: 0 };
     blocks.closes = match_brackets(sql, &lexed.tokens)?;
     blocks.statement.wish = lexed.comments.iter().find_map(|(start, end)| wish(&sql[*start..*end]));
     blocks.query(0..end)?;
@@ -96,6 +100,8 @@ pub struct Blocks<'a> {
     pub tokens: &'a [Token],
     closes: Vec<usize>,
     statement: Statement,
+    /// Queries around the place that is read.
+    depth: usize,
 }
 
 /// Clauses in the order in which they may follow one another.
@@ -178,6 +184,16 @@ impl Blocks<'_> {
 
     /// A query: SELECT blocks joined by UNION and its like, or one in brackets.
     pub fn query(&mut self, range: Range<usize>) -> Result<(), Unsupported> {
+        if self.depth == QUERIES_MAX {
+            return unsupported(format!("more than {QUERIES_MAX} nested queries"));
+        }
+        self.depth += 1;
+        let outcome = self.terms(range);
+        self.depth -= 1;
+        outcome
+    }
+
+    fn terms(&mut self, range: Range<usize>) -> Result<(), Unsupported> {
         let mut start = range.start;
         let places: Vec<usize> = self.top_level(range.clone()).collect();
         for at in places {
