@@ -167,56 +167,48 @@ impl Builder {
     }
 
     async fn build_batch(self: &Arc<Self>, batch: &[String]) -> Result<Vec<Built>, RebuildError> {
-        let mut built = Vec::new();
-        for (partition, read, incomplete) in self.read_batch(batch).await? {
-            let (chunks, blocks): (Vec<Chunk>, Vec<Vec<Block>>) = read.into_iter().unzip();
-            let blocks = self.merge(blocks).await?;
-            let mut shared = self.shared.lock().await;
-            shared.writer.write(&partition, blocks).await?;
-            let run = shared.writer.run();
-            drop(shared);
-            let parts = chunks.into_iter().flat_map(|chunk| chunk.parts).collect();
-            built.push(Built { partition, run, parts, incomplete });
+        let (read, left) = self.read_batch(batch).await?;
+        let (chunks, blocks): (Vec<Chunk>, Vec<Vec<Block>>) = read.into_iter().unzip();
+        let blocks = self.merge(blocks).await?;
+        let mut shared = self.shared.lock().await;
+        shared.writer.write(blocks).await?;
+        let run = shared.writer.run();
+        drop(shared);
+        let mut parts: BTreeMap<String, Vec<Part>> = BTreeMap::new();
+        for part in chunks.into_iter().flat_map(|chunk| chunk.parts) {
+            parts.entry(part.name.partition.clone()).or_default().push(part);
         }
-        Ok(built)
+        let built = |partition: &String| Built {
+            partition: partition.clone(),
+            run,
+            parts: parts.remove(partition).unwrap_or_default(),
+            incomplete: left.iter().any(|part| part.name.partition == *partition),
+        };
+        Ok(batch.iter().map(built).collect())
     }
 
-    /// Reads whole partitions: for each its chunks, and whether some of its rows could not be read for all the changes.
-    async fn read_batch(self: &Arc<Self>, batch: &[String]) -> Result<Vec<(String, Read, bool)>, RebuildError> {
+    /// Reads whole partitions: their chunks, and the parts that could not be read for all the changes.
+    async fn read_batch(self: &Arc<Self>, batch: &[String]) -> Result<(Read, Vec<Part>), RebuildError> {
+        let last_blocks: BTreeMap<String, i64> =
+            batch.iter().map(|partition| (partition.clone(), self.last_block(partition))).collect();
         let mut active = self.seen[0].parts.clone();
-        let mut reads: BTreeMap<&String, Read> = batch.iter().map(|partition| (partition, Vec::new())).collect();
-        let mut finished = Vec::new();
+        let mut read = Vec::new();
+        let mut left = Vec::new();
         for _ in 0..ROUNDS_MAX {
-            let mut chunks = Vec::new();
-            let mut open = BTreeMap::new();
-            for (partition, read) in std::mem::take(&mut reads) {
-                let parts = active.get(partition).map(Vec::as_slice).unwrap_or_default();
-                let (read, left) = chunk::settle(read, parts, self.last_block(partition));
-                if left.is_empty() {
-                    finished.push((partition.clone(), read, false));
-                    continue;
-                }
-                chunks.extend(chunk::plan(partition, &left, self.limits.chunk_rows));
-                open.insert(partition, read);
+            (read, left) = chunk::settle(read, &active, &last_blocks);
+            if left.is_empty() {
+                break;
             }
-            if open.is_empty() {
-                return Ok(finished);
-            }
-            let held: usize = open.values().flatten().flat_map(|(_, blocks)| blocks).map(Block::byte_size).sum();
-            let read = self.read_chunks(chunks, self.batch_bytes().saturating_sub(held)).await?;
+            let chunks = chunk::plan(&left, self.limits.chunk_rows);
+            let held: usize = read.iter().flat_map(|(_, blocks)| blocks).map(Block::byte_size).sum();
+            let new = self.read_chunks(chunks, self.batch_bytes().saturating_sub(held)).await?;
             active = self.standing_parts().await?;
-            for (chunk, blocks) in read {
-                let parts = active.get(&chunk.partition).map(Vec::as_slice).unwrap_or_default();
-                if chunk.is_intact(parts)
-                    && let Some(read) = open.get_mut(&chunk.partition)
-                {
-                    read.push((chunk, blocks));
-                }
-            }
-            reads = open;
+            read.extend(new.into_iter().filter(|(chunk, _)| chunk.is_intact(&active)));
         }
-        finished.extend(reads.into_iter().map(|(partition, read)| (partition.clone(), read, true)));
-        Ok(finished)
+        if !left.is_empty() {
+            (read, left) = chunk::settle(read, &active, &last_blocks);
+        }
+        Ok((read, left))
     }
 
     /// The greatest block that the partition had when the build began.
@@ -334,7 +326,7 @@ impl Builder {
     ) -> Result<Option<Vec<Part>>, RebuildError> {
         let active = self.standing_parts().await?;
         let parts = active.get(partition).map(Vec::as_slice).unwrap_or_default();
-        let chunks = chunk::plan(partition, parts, self.limits.chunk_rows);
+        let chunks = chunk::plan(parts, self.limits.chunk_rows);
         for at in 0..of {
             let mut blocks = Vec::new();
             let mut bytes = 0;
@@ -348,12 +340,11 @@ impl Builder {
                 }
             }
             let active = self.standing_parts().await?;
-            let parts = active.get(partition).map(Vec::as_slice).unwrap_or_default();
-            if !chunks.iter().all(|chunk| chunk.is_intact(parts)) {
+            if !chunks.iter().all(|chunk| chunk.is_intact(&active)) {
                 return Ok(None);
             }
             let merged = self.merge(blocks).await?;
-            writer.write(partition, merged).await?;
+            writer.write(merged).await?;
         }
         writer.flush().await?;
         Ok(Some(chunks.into_iter().flat_map(|chunk| chunk.parts).collect()))
@@ -363,7 +354,7 @@ impl Builder {
     pub async fn build_whole(&self) -> Result<(), RebuildError> {
         let blocks = self.read_chunk(None, ALL_KEYS, self.limits.memory_bytes).await?;
         let mut shared = self.shared.lock().await;
-        shared.writer.write("", blocks).await?;
+        shared.writer.write(blocks).await?;
         Ok(shared.writer.flush().await?)
     }
 }

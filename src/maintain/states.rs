@@ -15,7 +15,7 @@ use crate::upstream::{Upstream, UpstreamError};
 use crate::views::catalog::CatalogView;
 use crate::views::storage::{RUN, SOURCE_PARTITION, StorageColumn};
 use crate::wire::native::{self, Decoder};
-use crate::wire::{Block, Column, Data, DataType, WireError};
+use crate::wire::{Block, DataType, WireError};
 
 /// A piece of the key space: the keys whose hash modulo `of` is `at`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,8 @@ pub enum StatesError {
 pub struct States {
     upstream: Upstream,
     view: CatalogView,
-    /// Positions of the storage columns in the order of the blocks: dimensions, then aggregates.
+    /// Positions of the storage columns in the order of the blocks, which begin with the source partition: dimensions,
+    /// then aggregates.
     order: Vec<usize>,
     layout: Layout,
     /// Settings of Tributary's own user that could change what a query means, set back.
@@ -58,7 +59,8 @@ impl States {
             columns.iter().enumerate().filter(move |(_, column)| column.is_dimension == dimension).map(|(at, _)| at)
         };
         let order: Vec<usize> = positions(true).chain(positions(false)).collect();
-        let key_count = positions(true).count();
+        // The source partition is part of the key.
+        let key_count = 1 + positions(true).count();
         let types: Result<Vec<DataType>, WireError> =
             positions(false).map(|at| DataType::parse(&columns[at].type_name)).collect();
         let layout = Layout { key_count, state_types: types? };
@@ -92,13 +94,14 @@ impl States {
 
     /// Whether the keys can be divided into ranges.
     pub fn has_keys(&self) -> bool {
-        self.layout.key_count > 0
+        self.layout.key_count > 1
     }
 
     fn select(&self, chunk: Option<&Chunk>, range: KeyRange) -> String {
         let columns = &self.view.storage.columns;
         let names: Vec<String> = columns.iter().map(|column| column.name.clone()).collect();
-        let states = self.view.view.state_select(&names, chunk.map(Chunk::predicate).as_deref());
+        let predicate = chunk.map(Chunk::predicate);
+        let states = self.view.view.state_select(&names, predicate.as_deref(), chunk.map(|_| SOURCE_PARTITION));
         let item = |at: &usize| {
             let name = backquote(&columns[*at].name);
             match self.carrier(&columns[*at]) {
@@ -106,11 +109,13 @@ impl States {
                 None => name,
             }
         };
-        let items: Vec<String> = self.order.iter().map(item).collect();
+        // A source without parts has no partitions.
+        let partition = if chunk.is_some() { SOURCE_PARTITION.into() } else { format!("'' AS {SOURCE_PARTITION}") };
+        let items: Vec<String> = std::iter::once(partition).chain(self.order.iter().map(item)).collect();
         let mut sql = format!("SELECT {} FROM ({states})", items.join(", "));
         if range != ALL_KEYS {
             let keys: Vec<String> =
-                self.order[..self.layout.key_count].iter().map(|at| backquote(&columns[*at].name)).collect();
+                self.order[..self.layout.key_count - 1].iter().map(|at| backquote(&columns[*at].name)).collect();
             sql += &format!(" WHERE sipHash64({}) % {} = {}", keys.join(", "), range.of, range.at);
         }
         sql
@@ -201,14 +206,12 @@ impl RunWriter {
         self.rows
     }
 
-    /// Takes rows of one source partition.
-    pub async fn write(&mut self, partition: &str, blocks: Vec<Block>) -> Result<(), StatesError> {
-        for mut block in blocks {
+    /// Takes rows, the source partition being their first column.
+    pub async fn write(&mut self, blocks: Vec<Block>) -> Result<(), StatesError> {
+        for block in blocks {
             self.header.get_or_insert_with(|| {
                 block.columns.iter().map(|column| (column.name.clone(), column.type_.clone())).collect()
             });
-            let data = Data::Bytes((0..block.rows).map(|_| partition.as_bytes()).collect());
-            block.columns.push(Column { name: SOURCE_PARTITION.into(), type_: DataType::String, data });
             let mut encoded = Vec::new();
             native::encode(&block, &mut encoded);
             self.rows += block.rows as u64;
@@ -230,7 +233,6 @@ impl RunWriter {
         let storage = &self.states.view.storage;
         let structure: Vec<String> =
             header.iter().map(|(name, type_)| format!("{} {type_}", backquote(name))).collect();
-        let structure = format!("{}, {SOURCE_PARTITION} String", structure.join(", "));
         let names: Vec<String> = header.iter().map(|(name, _)| backquote(name)).collect();
         let value = |name: &String| {
             let column = storage.columns.iter().find(|column| backquote(&column.name) == *name);
@@ -241,13 +243,13 @@ impl RunWriter {
         };
         let values: Vec<String> = names.iter().map(value).collect();
         let sql = format!(
-            "INSERT INTO {} ({RUN}, {SOURCE_PARTITION}, {}) SELECT {} AS {RUN}, {SOURCE_PARTITION}, {} FROM input({}) \
+            "INSERT INTO {} ({RUN}, {}) SELECT {} AS {RUN}, {} FROM input({}) \
              SETTINGS async_insert = 0 FORMAT Native",
             storage.quoted(),
             names.join(", "),
             self.run,
             values.join(", "),
-            string_literal(&structure),
+            string_literal(&structure.join(", ")),
         );
         self.bytes = 0;
         Ok(self.states.upstream.insert(&sql, std::mem::take(&mut self.blocks)).await?)
