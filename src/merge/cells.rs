@@ -82,6 +82,8 @@ pub(crate) struct Cells<'a, K> {
     unmerged: Unmerged,
     states: &'a States,
     groups: Vec<u32>,
+    /// Groups that the tables have room for.
+    sized: usize,
 }
 
 impl<'a, K: Word> Cells<'a, K> {
@@ -89,12 +91,13 @@ impl<'a, K: Word> Cells<'a, K> {
         let functions = states.columns.iter().filter_map(|column| column.kind.as_ref().ok());
         let tables: Vec<_> = functions.map(|function| function.table()).collect();
         let unmerged = Unmerged::new(states.columns.len() - tables.len());
-        Self { index: Index::new(), tables, unmerged, states, groups: Vec::new() }
+        Self { index: Index::new(), tables, unmerged, states, groups: Vec::new(), sized: 0 }
     }
 
     /// Makes room for `groups` groups in empty cells.
     pub fn reserve(&mut self, groups: usize) {
         self.index.reset(groups);
+        self.tables.iter_mut().for_each(|table| table.reserve(groups));
     }
 
     /// Merges one run of rows: `keys[row]` with word `row` of every lane. Allocates nothing but room for new groups.
@@ -106,7 +109,10 @@ impl<'a, K: Word> Cells<'a, K> {
     ) -> Result<(), StateError> {
         self.groups.clear();
         self.index.assign(space, keys, &mut self.groups);
-        let count = self.index.len();
+        if self.index.len() > self.sized {
+            self.sized = self.index.len();
+            self.tables.iter_mut().for_each(|table| table.resize(self.sized));
+        }
         let mut tables = self.tables.iter_mut();
         let mut opaque = 0;
         for column in &self.states.columns {
@@ -116,7 +122,6 @@ impl<'a, K: Word> Cells<'a, K> {
             match &column.kind {
                 Ok(_) => {
                     let Some(table) = tables.next() else { unreachable!("every merged column has a table") };
-                    table.resize(count);
                     table.merge(&Run { groups: &self.groups, lanes, sources: &column.sources })?;
                 }
                 Err(_) => {
@@ -132,6 +137,7 @@ impl<'a, K: Word> Cells<'a, K> {
     pub fn finish(&mut self) -> Finished<K> {
         let mut keys = std::mem::take(&mut self.index.keys);
         self.index.reset(0);
+        self.sized = 0;
         let rows = self.states.has_opaque().then(|| self.unmerged.rows(keys.len()));
         let mut tables = self.tables.iter_mut();
         let mut opaque = 0;

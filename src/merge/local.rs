@@ -26,7 +26,9 @@ pub(crate) fn merge<S: Space>(
         || (),
         |(), share| {
             let mut cells = Cells::new(states);
-            cells.reserve(space.domain().unwrap_or(0));
+            // No more slots than rows: a table of few groups is not to cost more than its rows do.
+            let rows = share.iter().map(|(_, rows)| rows.len()).sum();
+            cells.reserve(space.domain().unwrap_or(0).min(rows));
             for (batch, rows) in share {
                 for start in rows.clone().step_by(RUN_ROWS) {
                     let run = start..rows.end.min(start + RUN_ROWS);

@@ -1,5 +1,9 @@
 //! Two levels: rows are ordered by the high bits of their hash, then each bucket is merged on its own.
 //!
+//! Ordering happens within morsels that fit the second-level cache, in place: the input is read and written once, no
+//! memory is taken for it, and a bucket's rows lie in stretches of some hundred rows that are read in order. So the
+//! table of a bucket is the only memory that is accessed at random, and it is in cache: nothing is left to prefetch.
+//!
 //! No locks and no shared tables: a worker owns a morsel in the first phase and a bucket in the second, and claims
 //! both one by one. A bucket's table of groups fits the cache that its worker has to itself.
 //!

@@ -76,6 +76,11 @@ pub trait Table: Send {
     /// Makes room for groups `0..groups`, new ones with an empty state. Never shrinks.
     fn resize(&mut self, groups: usize);
 
+    /// Takes memory for `groups` groups beforehand; a hint.
+    fn reserve(&mut self, groups: usize) {
+        let _ = groups;
+    }
+
     /// Merges one run of rows.
     fn merge(&mut self, run: &Run<'_>) -> Result<(), StateError>;
 

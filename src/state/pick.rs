@@ -166,6 +166,11 @@ impl<W: Word, F: Fn(W, W) -> bool + Send> Table for PickTable<W, F> {
         }
     }
 
+    fn reserve(&mut self, groups: usize) {
+        self.has.reserve(groups.saturating_sub(self.has.len()));
+        self.values.reserve(groups.saturating_sub(self.values.len()));
+    }
+
     fn merge(&mut self, run: &Run<'_>) -> Result<(), StateError> {
         let [has, values] = run.lanes else { panic!("two lanes were split, {} came back", run.lanes.len()) };
         for ((group, has), value) in run.groups.iter().zip(u8::of(has)).zip(W::of(values)) {

@@ -217,6 +217,7 @@ impl Function for Words {
 /// One word per group.
 trait FieldTable: Send {
     fn resize(&mut self, groups: usize);
+    fn reserve(&mut self, groups: usize);
     fn merge(&mut self, groups: &[u32], lane: &LaneSlice<'_>);
     fn finish(&mut self) -> Lane;
 }
@@ -232,6 +233,10 @@ impl<W: Word, F: Fn(W, W) -> W + Send> FieldTable for Column<W, F> {
         if groups > self.words.len() {
             self.words.resize(groups, self.identity);
         }
+    }
+
+    fn reserve(&mut self, groups: usize) {
+        self.words.reserve(groups.saturating_sub(self.words.len()));
     }
 
     fn merge(&mut self, groups: &[u32], lane: &LaneSlice<'_>) {
@@ -285,6 +290,10 @@ struct WordsTable {
 impl Table for WordsTable {
     fn resize(&mut self, groups: usize) {
         self.columns.iter_mut().for_each(|column| column.resize(groups));
+    }
+
+    fn reserve(&mut self, groups: usize) {
+        self.columns.iter_mut().for_each(|column| column.reserve(groups));
     }
 
     fn merge(&mut self, run: &Run<'_>) -> Result<(), StateError> {
