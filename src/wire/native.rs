@@ -351,7 +351,7 @@ pub fn encode(block: &Block, out: &mut Vec<u8>) {
         write_string(out, column.type_.to_string().as_bytes());
         if block.rows > 0 {
             encode_prefix(&column.data, out);
-            encode_values(&column.data, matches!(column.type_, DataType::Aggregate(_)), out);
+            encode_values(&column.data, &column.type_, out);
         }
     }
 }
@@ -365,28 +365,38 @@ fn encode_prefix(data: &Data, out: &mut Vec<u8>) {
     }
 }
 
-fn encode_values(data: &Data, bare: bool, out: &mut Vec<u8>) {
-    match data {
-        Data::W1(values) => out.extend_from_slice(values),
-        Data::W2(values) => out.extend(values.iter().flat_map(|value| value.to_le_bytes())),
-        Data::W4(values) => out.extend(values.iter().flat_map(|value| value.to_le_bytes())),
-        Data::W8(values) => out.extend(values.iter().flat_map(|value| value.to_le_bytes())),
-        Data::W16(values) => out.extend(values.iter().flat_map(|value| value.to_le_bytes())),
-        Data::W32(values) => out.extend(values.iter().flatten().flat_map(|limb| limb.to_le_bytes())),
-        Data::Fixed { bytes, .. } => out.extend_from_slice(bytes),
-        Data::Bytes(values) if bare => out.extend_from_slice(&values.bytes),
-        Data::Bytes(values) => values.iter().for_each(|value| write_string(out, value)),
-        Data::Nullable { nulls, values } => {
+/// Panics when a nested column is not of its type's form: a bug of the caller.
+fn encode_values(data: &Data, type_: &DataType, out: &mut Vec<u8>) {
+    match (data, type_) {
+        (data, DataType::Simple { inner, .. } | DataType::Named(_, inner)) => encode_values(data, inner, out),
+        (Data::W1(values), _) => out.extend_from_slice(values),
+        (Data::W2(values), _) => out.extend(values.iter().flat_map(|value| value.to_le_bytes())),
+        (Data::W4(values), _) => out.extend(values.iter().flat_map(|value| value.to_le_bytes())),
+        (Data::W8(values), _) => out.extend(values.iter().flat_map(|value| value.to_le_bytes())),
+        (Data::W16(values), _) => out.extend(values.iter().flat_map(|value| value.to_le_bytes())),
+        (Data::W32(values), _) => out.extend(values.iter().flatten().flat_map(|limb| limb.to_le_bytes())),
+        (Data::Fixed { bytes, .. }, _) => out.extend_from_slice(bytes),
+        (Data::Bytes(values), DataType::Aggregate(_)) => out.extend_from_slice(&values.bytes),
+        (Data::Bytes(values), _) => values.iter().for_each(|value| write_string(out, value)),
+        (Data::Nullable { nulls, values }, DataType::Nullable(inner)) => {
             out.extend_from_slice(nulls);
-            encode_values(values, bare, out);
+            encode_values(values, inner, out);
         }
-        Data::Array { ends, values } => {
+        (Data::Array { ends, values }, DataType::Array(inner)) => {
             out.extend(ends.iter().flat_map(|end| end.to_le_bytes()));
-            encode_values(values, bare, out);
+            encode_values(values, inner, out);
         }
-        Data::Tuple(elements) => elements.iter().for_each(|element| encode_values(element, bare, out)),
-        Data::LowCardinality { keys, .. } if keys.is_empty() => {}
-        Data::LowCardinality { keys, dictionary } => {
+        (Data::Array { ends, values }, DataType::Map(key_type, value_type)) => {
+            out.extend(ends.iter().flat_map(|end| end.to_le_bytes()));
+            let Data::Tuple(entries) = values.as_ref() else { panic!("the entries of a map are tuples") };
+            entries.iter().zip([key_type, value_type]).for_each(|(entries, type_)| encode_values(entries, type_, out));
+        }
+        (Data::Tuple(elements), DataType::Tuple(types)) => {
+            elements.iter().zip(types).for_each(|(element, (_, type_))| encode_values(element, type_, out));
+        }
+        (Data::LowCardinality { keys, .. }, _) if keys.is_empty() => {}
+        (Data::LowCardinality { keys, dictionary }, DataType::LowCardinality(inner)) => {
+            let inner = if let DataType::Nullable(inner) = inner.as_ref() { inner } else { inner };
             let index_kind = match dictionary.len() {
                 0..=0x100 => 0,
                 0x101..=0x1_0000 => 1,
@@ -395,7 +405,7 @@ fn encode_values(data: &Data, bare: bool, out: &mut Vec<u8>) {
             let flags = index_kind | HAS_ADDITIONAL_KEYS | NEED_UPDATE_DICTIONARY;
             out.extend_from_slice(&flags.to_le_bytes());
             out.extend_from_slice(&(dictionary.len() as u64).to_le_bytes());
-            encode_values(dictionary, false, out);
+            encode_values(dictionary, inner, out);
             out.extend_from_slice(&(keys.len() as u64).to_le_bytes());
             match index_kind {
                 0 => out.extend(keys.iter().map(|key| *key as u8)),
@@ -403,6 +413,7 @@ fn encode_values(data: &Data, bare: bool, out: &mut Vec<u8>) {
                 _ => out.extend(keys.iter().flat_map(|key| key.to_le_bytes())),
             }
         }
+        (data, type_) => panic!("a column of `{type_}` cannot hold {data:?}"),
     }
 }
 
