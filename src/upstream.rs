@@ -52,6 +52,12 @@ impl Upstream {
         Self::new(UpstreamConfig { database: database.into(), ..self.config.clone() })
     }
 
+    /// The same connection, with settings sent along with every statement.
+    pub fn with_settings<'a>(&self, settings: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
+        let client = settings.fold(self.client.clone(), |client, (name, value)| client.with_setting(name, value));
+        Self { client, config: self.config.clone() }
+    }
+
     pub fn config(&self) -> &UpstreamConfig {
         &self.config
     }

@@ -452,3 +452,37 @@ async fn the_commands_say_what_they_did_to_people_and_to_machines() {
     let (code, text, _) = tributary(&database, &[&["rebuild"], &views[..]].concat());
     assert!(code == 1 && text.starts_with("by_key: up to date"), "what is in order is built: {code} {text}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_own_user_may_have_odd_settings_but_must_see_every_row() {
+    sql("CREATE DATABASE with_policies");
+    sql("CREATE TABLE with_policies.t (at DateTime, k String, v UInt32) ENGINE = MergeTree ORDER BY k");
+    sql("CREATE TABLE with_policies.dim (k String, n UInt8) ENGINE = MergeTree ORDER BY k");
+    sql("INSERT INTO with_policies.t SELECT '2024-01-01 10:00:00', toString(number % 5), number FROM numbers(100)");
+    sql("INSERT INTO with_policies.dim VALUES ('1', 1), ('2', 2)");
+    let as_user = |user: &str| {
+        let url = format!("{}?database=with_policies&user={user}", server().http_url());
+        Upstream::new(UpstreamConfig::parse(&url).unwrap())
+    };
+    let list = "
+  - name: under_odd_settings
+    query: |
+      SELECT toStartOfDay(at) AS day, t.k, n, sum(v) AS s, sumIf(v, v > 1000) AS none
+      FROM t LEFT JOIN dim ON t.k = dim.k GROUP BY day, t.k, n
+";
+    let view = views_of(&as_user("default"), list).await.remove(0);
+    let as_odd = views_of(&as_user("odd"), list).await.remove(0);
+    assert_eq!(as_odd.storage, view.storage, "names and types do not depend on the profile");
+    build(&as_user("odd"), &as_odd).await.unwrap();
+    let upstream = as_user("default");
+    assert_eq!(state(&upstream, &view, &looker(&upstream, &view).await).await, "covered");
+
+    let error = build(&as_user("pruned"), &view).await.unwrap_err().to_string();
+    assert!(error.starts_with("a row policy (") && error.contains("hides rows of with_policies.t"), "{error}");
+    let error = build(&as_user("cut"), &view).await.unwrap_err().to_string();
+    assert!(error.starts_with("user cut has settings under which answers are cut or filtered (limit"), "{error}");
+    let look = looker(&upstream, &view).await.look(&[view.name()]).await.unwrap();
+    let policies: Vec<_> = look.policies_on(&view.view.tables[0]).collect();
+    assert_eq!((policies.len(), policies[0].applies_to(&["pruned".to_string()])), (1, true));
+    sql("DROP DATABASE with_policies");
+}

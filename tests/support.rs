@@ -15,6 +15,15 @@ const USERS: &str = "<clickhouse>
     <profiles>
         <readonly><readonly>1</readonly></readonly>
         <nulls><join_use_nulls>1</join_use_nulls></nulls>
+        <odd>
+            <final>1</final>
+            <join_use_nulls>1</join_use_nulls>
+            <session_timezone>Asia/Tokyo</session_timezone>
+            <aggregate_functions_null_for_empty>1</aggregate_functions_null_for_empty>
+            <insert_deduplicate>0</insert_deduplicate>
+            <deduplicate_insert>disable</deduplicate_insert>
+        </odd>
+        <cut><limit>2</limit></cut>
     </profiles>
     <users>
         <limited>
@@ -41,6 +50,16 @@ const USERS: &str = "<clickhouse>
             <profile>readonly</profile>
             <quota>default</quota>
         </reader>
+        <odd>
+            <password></password><networks><ip>127.0.0.1</ip></networks><profile>odd</profile><quota>default</quota>
+        </odd>
+        <cut>
+            <password></password><networks><ip>127.0.0.1</ip></networks><profile>cut</profile><quota>default</quota>
+        </cut>
+        <pruned>
+            <password></password><networks><ip>127.0.0.1</ip></networks><profile>default</profile><quota>default</quota>
+            <databases><with_policies><t><filter>k = '1'</filter></t></with_policies></databases>
+        </pruned>
     </users>
 </clickhouse>";
 

@@ -11,6 +11,7 @@ use super::connect::{ConnectArgs, read_config};
 use super::format::OutputFormat;
 use crate::maintain::coverage::Staleness;
 use crate::maintain::look::{Coverage, Looker};
+use crate::maintain::observe::Observer;
 use crate::upstream::Upstream;
 use crate::views::catalog::{self, Catalog, CatalogView};
 use crate::views::declaration;
@@ -37,6 +38,7 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
     let views = args.connect.views_over(&config);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::failed)?;
     let (catalog, states) = runtime.block_on(async {
+        Observer::connect(upstream.clone()).await.map_err(CliError::failed)?;
         let loaded = declaration::load(&views);
         let mut catalog = catalog::resolve(&upstream, loaded.declarations).await.map_err(CliError::failed)?;
         catalog.problems.splice(0..0, loaded.problems);

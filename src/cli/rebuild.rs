@@ -14,6 +14,7 @@ use super::CliError;
 use super::check::{problem_json, thousands};
 use super::connect::{ConnectArgs, read_config};
 use super::format::OutputFormat;
+use crate::maintain::observe::Observer;
 use crate::maintain::rebuild::{Options, Progress, Report, rebuild};
 use crate::maintain::verify::{Verdict, verify};
 use crate::upstream::Upstream;
@@ -68,6 +69,7 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
     let views = args.connect.views_over(&config);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CliError::failed)?;
     let (catalog, outcomes) = runtime.block_on(async {
+        Observer::connect(upstream.clone()).await.map_err(CliError::failed)?;
         let loaded = declaration::load(&views);
         let mut catalog = catalog::resolve(&upstream, loaded.declarations).await.map_err(CliError::failed)?;
         catalog.problems.splice(0..0, loaded.problems);

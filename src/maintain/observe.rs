@@ -25,6 +25,11 @@ pub enum ObserveError {
     Upstream(#[from] UpstreamError),
     #[error("table {table}: {error}")]
     PartName { table: TableName, error: PartNameError },
+    #[error(
+        "user {user} has settings under which answers are cut or filtered ({settings}), so that nothing could be proved; \
+         give Tributary a user without them"
+    )]
+    Settings { user: String, settings: String },
 }
 
 /// A row of `system.tables`.
@@ -126,6 +131,17 @@ impl RowPolicy {
     }
 }
 
+/// With these in Tributary's own profile, an answer from the system tables might lack rows without saying so.
+const CUTTING_SETTINGS: [&str; 7] = [
+    "additional_result_filter",
+    "additional_table_filters",
+    "limit",
+    "offset",
+    "read_overflow_mode",
+    "result_overflow_mode",
+    "timeout_overflow_mode",
+];
+
 /// Asks one server's system tables.
 #[derive(Clone)]
 pub struct Observer {
@@ -136,7 +152,15 @@ pub struct Observer {
 
 impl Observer {
     /// Finds out what the server's system tables can tell.
-    pub async fn connect(upstream: Upstream) -> Result<Self, UpstreamError> {
+    pub async fn connect(upstream: Upstream) -> Result<Self, ObserveError> {
+        let names: Vec<String> = CUTTING_SETTINGS.into_iter().map(string_literal).collect();
+        let sql = format!("SELECT name FROM system.settings WHERE changed AND name IN ({})", names.join(", "));
+        let cutting = lines::<(String,)>(&upstream, &sql).await?;
+        if !cutting.is_empty() {
+            let settings: Vec<String> = cutting.into_iter().map(|(name,)| name).collect();
+            let user = upstream.config().user.clone();
+            return Err(ObserveError::Settings { user, settings: settings.join(", ") });
+        }
         let sql = "SELECT count() FROM system.columns WHERE database = 'system' AND table = 'tables' \
                    AND name IN ('active_on_fly_alter_mutations', 'active_on_fly_metadata_mutations')";
         let knows_mutations = lines::<(u64,)>(&upstream, sql).await? == [(2,)];

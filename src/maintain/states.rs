@@ -13,6 +13,7 @@ use crate::sql::render::string_literal;
 use crate::state;
 use crate::upstream::{Upstream, UpstreamError};
 use crate::views::catalog::CatalogView;
+use crate::views::neutral::neutral;
 use crate::views::storage::{RUN, SOURCE_PARTITION, StorageColumn};
 use crate::wire::native::{self, Decoder};
 use crate::wire::{Block, DataType, WireError};
@@ -48,8 +49,6 @@ pub struct States {
     /// then aggregates.
     order: Vec<usize>,
     layout: Layout,
-    /// Settings of Tributary's own user that could change what a query means, set back.
-    settings: Vec<(&'static str, &'static str)>,
 }
 
 impl States {
@@ -64,8 +63,8 @@ impl States {
         let types: Result<Vec<DataType>, WireError> =
             positions(false).map(|at| DataType::parse(&columns[at].type_name)).collect();
         let layout = Layout { key_count, state_types: types? };
-        let settings = neutral_settings(&upstream).await?;
-        Ok(Self { upstream, view, order, layout, settings })
+        let upstream = neutral(&upstream).await?;
+        Ok(Self { upstream, view, order, layout })
     }
 
     /// The states of a chunk's rows (`None`: of all rows) whose keys lie in `range`: at most `bytes_max` bytes of them.
@@ -76,7 +75,7 @@ impl States {
         bytes_max: usize,
     ) -> Result<Vec<Block>, StatesError> {
         let sql = self.select(chunk, range);
-        let mut stream = self.upstream.stream(&sql, "Native", &self.settings)?;
+        let mut stream = self.upstream.stream(&sql, "Native", &[])?;
         let mut decoder = Decoder::new(state::skip);
         let (mut blocks, mut bytes) = (Vec::new(), 0);
         while let Some(piece) = stream.next().await.map_err(|e| self.upstream.failed(&sql, e))? {
@@ -254,44 +253,4 @@ impl RunWriter {
         self.bytes = 0;
         Ok(self.states.upstream.insert(&sql, std::mem::take(&mut self.blocks)).await?)
     }
-}
-
-/// Settings under which a chunk query means what its text says. Those that differ from what Tributary's user has, and
-/// that the server knows.
-async fn neutral_settings(upstream: &Upstream) -> Result<Vec<(&'static str, &'static str)>, UpstreamError> {
-    const NEUTRAL: [(&str, &str); 22] = [
-        ("additional_result_filter", ""),
-        ("aggregate_functions_null_for_empty", "0"),
-        ("apply_deleted_mask", "1"),
-        ("apply_mutations_on_fly", "0"),
-        ("apply_patch_parts", "1"),
-        ("empty_result_for_aggregation_by_empty_set", "0"),
-        ("extremes", "0"),
-        ("final", "0"),
-        ("group_by_use_nulls", "0"),
-        ("join_use_nulls", "0"),
-        ("limit", "0"),
-        ("max_execution_time", "0"),
-        ("max_result_bytes", "0"),
-        ("max_result_rows", "0"),
-        ("max_rows_to_group_by", "0"),
-        ("max_rows_to_read", "0"),
-        ("offset", "0"),
-        // Projections have shown rows that a lightweight DELETE had hidden (ClickHouse issue 50613).
-        ("optimize_use_projections", "0"),
-        ("session_timezone", ""),
-        ("transform_null_in", "0"),
-        ("use_query_cache", "0"),
-        ("output_format_native_encode_types_in_binary_format", "0"),
-    ];
-    #[derive(Deserialize)]
-    struct Setting {
-        name: String,
-        value: String,
-    }
-    let names: Vec<String> = NEUTRAL.iter().map(|(name, _)| string_literal(name)).collect();
-    let sql = format!("SELECT name, value FROM system.settings WHERE name IN ({})", names.join(", "));
-    let present = upstream.rows::<Setting>(&sql).await?;
-    let differs = |(name, value): &(&str, &str)| present.iter().any(|s| s.name == *name && s.value != *value);
-    Ok(NEUTRAL.into_iter().filter(differs).collect())
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::declaration::{Consistency, Declaration};
+use super::neutral::neutral;
 use super::problem::Problem;
 use super::schema;
 use super::storage::{StorageError, StorageTable};
@@ -83,6 +84,7 @@ pub async fn resolve(upstream: &Upstream, declarations: Vec<Declaration>) -> Res
             Err(error) => catalog.problems.push(view_problem(&declaration, error)),
         }
     }
+    let upstream = &neutral(upstream).await?;
     let schema = schema::load(upstream, &wanted.into_iter().collect::<Vec<_>>()).await?;
     for (declaration, tables) in readable {
         let missing = tables.iter().find(|table| schema.table(table).is_none());

@@ -3,6 +3,7 @@
 
 pub mod catalog;
 pub mod declaration;
+pub mod neutral;
 pub mod place;
 pub mod problem;
 pub mod schema;

@@ -1,0 +1,47 @@
+//! Settings in the profile of Tributary's own user must not change what a view's query means.
+
+use serde::Deserialize;
+
+use crate::sql::render::string_literal;
+use crate::upstream::{Upstream, UpstreamError};
+
+const NEUTRAL: [(&str, &str); 22] = [
+    ("additional_result_filter", ""),
+    ("aggregate_functions_null_for_empty", "0"),
+    ("apply_deleted_mask", "1"),
+    ("apply_mutations_on_fly", "0"),
+    ("apply_patch_parts", "1"),
+    ("empty_result_for_aggregation_by_empty_set", "0"),
+    ("extremes", "0"),
+    ("final", "0"),
+    ("group_by_use_nulls", "0"),
+    ("join_use_nulls", "0"),
+    ("limit", "0"),
+    ("max_execution_time", "0"),
+    ("max_result_bytes", "0"),
+    ("max_result_rows", "0"),
+    ("max_rows_to_group_by", "0"),
+    ("max_rows_to_read", "0"),
+    ("offset", "0"),
+    // Projections have shown rows that a lightweight DELETE had hidden (ClickHouse issue 50613).
+    ("optimize_use_projections", "0"),
+    ("session_timezone", ""),
+    ("transform_null_in", "0"),
+    ("use_query_cache", "0"),
+    ("output_format_native_encode_types_in_binary_format", "0"),
+];
+
+/// The same server, asked under settings by which a query means what its text says. Only those are sent that differ from
+/// what the user has and that the server knows.
+pub async fn neutral(upstream: &Upstream) -> Result<Upstream, UpstreamError> {
+    #[derive(Deserialize)]
+    struct Setting {
+        name: String,
+        value: String,
+    }
+    let names: Vec<String> = NEUTRAL.iter().map(|(name, _)| string_literal(name)).collect();
+    let sql = format!("SELECT name, value FROM system.settings WHERE name IN ({})", names.join(", "));
+    let present = upstream.rows::<Setting>(&sql).await?;
+    let differs = |(name, value): &&(&str, &str)| present.iter().any(|s| s.name == *name && s.value != *value);
+    Ok(upstream.with_settings(NEUTRAL.iter().filter(differs).copied()))
+}
