@@ -496,7 +496,9 @@ fn run<S: Space>(
     options: &Options,
     unpack: impl Fn(&[S::Key]) -> Vec<Data> + Sync,
 ) -> Result<Vec<Piece>, MergeError> {
-    let threads = options.threads;
+    // A few rows are merged before a thread has started.
+    let few = options.strategy == Strategy::Auto && batches.rows() < RADIX_ROWS_MIN;
+    let threads = if few { 1 } else { options.threads };
     let finished = match choose(options.strategy, batches.rows(), space.domain()) {
         Strategy::Serial => serial::merge(space, &batches)?,
         Strategy::Sharded => sharded::merge(space, batches, threads)?,
