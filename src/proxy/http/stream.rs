@@ -2,7 +2,7 @@
 //!
 //! Small pieces go through a buffer. Once a body has shown to be long, its bytes stay in the kernel: `splice` hands the
 //! receive buffer's pages over to the other socket, and the proxy touches only the frames between chunks. On a machine
-//! whose cores ClickHouse needs, every copy that we save is throughput (bench/results).
+//! whose cores ClickHouse needs, every copy that we save is throughput (bench/results/2026-11-30-2core/proxy.md).
 
 use std::io;
 
