@@ -6,11 +6,13 @@ use super::refusal::BlockRefusal;
 use super::resolve::{Resolver, Scope};
 use super::schema::{Schema, TableName};
 use crate::sql::functions;
-use crate::sql::tree::{Constraint, Expr, Grouping, JoinKind, Select, Value};
+use crate::sql::tree::{Constraint, Expr, Grouping, JoinKind, Select, Value, With};
 
 /// A resolved block.
 #[derive(Debug, Clone)]
 pub struct Block {
+    /// Whether a sub-query of FROM was taken into the block.
+    pub is_merged: bool,
     /// In the order of FROM; no table twice.
     pub tables: Vec<TableName>,
     /// Joins that are not inner, in order: (position of the right table, kind, condition).
@@ -101,13 +103,18 @@ impl Block {
             None => None,
         };
         let having = select.having.as_ref().map(keyed).transpose()?;
+        if group_by.is_empty() && (select.with_totals || select.subtotals.is_some()) {
+            return Err(BlockRefusal::Unsupported("totals without group keys".into()));
+        }
         if group_by.iter().any(|key: &Keyed| key.expr.is_constant()) {
             return Err(BlockRefusal::Unsupported("a constant as a group key".into()));
         }
         if !aggregated && group_by.is_empty() && !select.distinct {
             return Err(BlockRefusal::NotAggregated);
         }
+        let is_merged = resolver.is_merged();
         let mut block = Block {
+            is_merged,
             tables: resolver.names,
             outer_joins,
             conjuncts,
@@ -135,6 +142,15 @@ impl Block {
             });
         });
         block.subqueries = subqueries;
+        if !block.subqueries.is_empty() && select.with.iter().any(|with| matches!(with, With::Cte { .. })) {
+            return Err(BlockRefusal::Unsupported("a sub-query inside an expression, beside WITH".into()));
+        }
+        let is_output = |expr: &Keyed| expr.expr.is_constant() || block.outputs.iter().any(|o| o.expr.key == expr.key);
+        let mut ordering = block.order_by.iter().map(|(expr, _)| expr);
+        let mut limiting = block.limit_by.iter().flat_map(|(_, list)| list);
+        if block.is_distinct_rows() && !(ordering.all(is_output) && limiting.all(is_output)) {
+            return Err(BlockRefusal::Unsupported("DISTINCT ordered by something else".into()));
+        }
         Ok(block)
     }
 

@@ -8,8 +8,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::block::Block;
-use super::normal::Keyed;
+use super::normal::{Keyed, int_literal};
 use super::schema::{Schema, TableName};
+use crate::sql::expression::text_literal;
 use crate::sql::tree::{Call, Expr, Value};
 
 /// What the values of an expression are, as far as constants can be compared with them here.
@@ -285,7 +286,7 @@ fn kind_of_type(type_name: &str) -> Option<Kind> {
 
 /// A constant as a value of `kind`, where ClickHouse would compare it as such.
 fn point(constant: &Expr, kind: Kind) -> Option<Point> {
-    match (constant, kind) {
+    match (&fold(constant), kind) {
         (Expr::Literal(literal), _) => match (&literal.value, kind) {
             (Value::Int(n), Kind::Int) => Some(Point::Number(*n)),
             (Value::Text(text), Kind::Text) => Some(Point::Text(text.clone())),
@@ -305,6 +306,36 @@ fn point(constant: &Expr, kind: Kind) -> Option<Point> {
         },
         _ => None,
     }
+}
+
+/// The value of arithmetic on small integers, or of `concat` of strings. Only where the value is compared: the type of
+/// `1 + 2` is not that of `3`.
+fn fold(constant: &Expr) -> Expr {
+    let Expr::Call(call) = constant else { return constant.clone() };
+    let folded: Vec<Expr> = call.arguments.iter().map(fold).collect();
+    let values: Option<Vec<&Value>> = folded
+        .iter()
+        .map(|argument| match argument {
+            Expr::Literal(literal) => Some(&literal.value),
+            _ => None,
+        })
+        .collect();
+    // Small enough that no intermediate type of ClickHouse overflows.
+    let small = |n: &i128| n.abs() < 1 << 31;
+    let value = match (&*call.function, values.as_deref()) {
+        ("plus", Some([Value::Int(a), Value::Int(b)])) if small(a) && small(b) => Some(int_literal(a + b)),
+        ("minus", Some([Value::Int(a), Value::Int(b)])) if small(a) && small(b) => Some(int_literal(a - b)),
+        ("concat", Some(values)) => values
+            .iter()
+            .map(|v| match v {
+                Value::Text(bytes) => std::str::from_utf8(bytes).ok(),
+                _ => None,
+            })
+            .collect::<Option<Vec<_>>>()
+            .map(|parts| text_literal(&parts.concat())),
+        _ => None,
+    };
+    value.unwrap_or_else(|| constant.clone())
 }
 
 /// `YYYY-MM-DD` inside the range of the Date type -> days since 1970-01-01.

@@ -123,6 +123,10 @@ fn group_keys(deriver: &mut Deriver<'_>) -> Result<Vec<Expr>, Refusal> {
     let mut derived = Vec::with_capacity(deriver.block.group_by.len());
     for key in &deriver.block.group_by {
         let expr = deriver.row(key).map_err(Refusal::Grouping)?;
+        // Subtotals would take two keys that became one column for one key.
+        if deriver.block.subtotals.is_some() && derived.contains(&expr) {
+            return Err(Refusal::Grouping(format!("{} apart from an equal key", key.key)));
+        }
         deriver.group_keys.insert(key.key.clone(), expr.clone());
         derived.push(expr);
     }

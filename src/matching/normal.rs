@@ -93,15 +93,9 @@ fn normalise(expr: Expr, tables: &[TableName]) -> Expr {
             let set = Expr::call("tuple", vec![call.arguments[1].clone()]);
             call.arguments[1] = set;
         }
-        ("in" | "notIn", [_, Expr::Call(set)]) if set.function == "tuple" => {
-            let mut set = set.clone();
-            order(&mut set, tables);
-            set.arguments.dedup();
-            call.arguments[1] = Expr::Call(set);
-        }
         _ => {}
     }
-    fold(call)
+    Expr::Call(call)
 }
 
 /// The comparison that holds when the sides are swapped.
@@ -164,33 +158,4 @@ fn literal(expr: Expr) -> Expr {
 
 pub fn int_literal(number: i128) -> Expr {
     Expr::Literal(Literal { text: number.to_string(), value: Value::Int(number) })
-}
-
-/// Folds arithmetic on small integers and `concat` of strings.
-fn fold(call: Call) -> Expr {
-    let values: Option<Vec<&Value>> = call
-        .arguments
-        .iter()
-        .map(|a| match a {
-            Expr::Literal(literal) => Some(&literal.value),
-            _ => None,
-        })
-        .collect();
-    // Small enough that no intermediate type of ClickHouse overflows.
-    let small = |n: &i128| n.abs() < 1 << 31;
-    let folded = match (&*call.function, values.as_deref()) {
-        ("plus", Some([Value::Int(a), Value::Int(b)])) if small(a) && small(b) => Some(int_literal(a + b)),
-        ("minus", Some([Value::Int(a), Value::Int(b)])) if small(a) && small(b) => Some(int_literal(a - b)),
-        ("multiply", Some([Value::Int(a), Value::Int(b)])) if small(a) && small(b) => Some(int_literal(a * b)),
-        ("concat", Some(values)) => values
-            .iter()
-            .map(|v| match v {
-                Value::Text(bytes) => std::str::from_utf8(bytes).ok(),
-                _ => None,
-            })
-            .collect::<Option<Vec<_>>>()
-            .map(|parts| text_literal(&parts.concat())),
-        _ => None,
-    };
-    folded.unwrap_or(Expr::Call(call))
 }

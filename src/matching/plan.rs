@@ -12,7 +12,7 @@ use super::refusal::{BlockRefusal, Refusal};
 use super::resolve::Scope;
 use super::schema::Schema;
 use super::view::View;
-use crate::sql::tree::{Source, Statement, With};
+use crate::sql::tree::{Source, Statement};
 
 /// One block of a query that reads tables with views.
 #[derive(Debug, Clone)]
@@ -40,24 +40,8 @@ pub struct Plan {
 /// Tests every block of a statement against every view. Unqualified tables are looked up in `database`.
 pub fn plan(statement: &Statement, database: &str, schema: &Schema, views: &[Arc<View>]) -> Plan {
     let mut plan = Plan::default();
-    let mut scope = Scope { blocks: &statement.blocks, ..Scope::default() };
-    for with in statement.blocks.iter().flat_map(|block| &block.with) {
-        if let With::Cte { name, query } = with {
-            let known = scope.ctes.contains_key(name);
-            scope.ctes.insert(name.clone(), (!known).then(|| query.clone()));
-        }
-    }
-    for (at, select) in statement.blocks.iter().enumerate() {
-        let mut scope = scope.clone();
-        let encloses = |outer: &Range<usize>| outer.start <= select.span.start && select.span.end <= outer.end;
-        for (other_at, other) in statement.blocks.iter().enumerate() {
-            if other_at != at && encloses(&other.span) {
-                scope.outer_aliases.extend(other.with.iter().filter_map(|w| match w {
-                    With::Alias { name, .. } => Some(name.clone()),
-                    With::Cte { .. } => None,
-                }));
-            }
-        }
+    for select in &statement.blocks {
+        let scope = Scope::of(select, &statement.blocks);
         match Block::new(select, &scope, database, schema) {
             Ok(block) => {
                 let subject = Subject::new(&block, schema);

@@ -1,5 +1,6 @@
 //! Names -> columns, by ClickHouse's rules.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
@@ -9,36 +10,65 @@ use super::schema::{Schema, Table, TableName};
 use crate::sql::functions;
 use crate::sql::tree::{Constraint, Expr, FromEntry, Grouping, JoinKind, Select, Source, With};
 
+/// Names that one block may resolve, aliases and sub-queries opened: more is a trap (`WITH a + a AS b, b + b AS c, ..`).
+const NAMES_MAX: usize = 5000;
+
+/// Sub-queries merged into one another.
+const MERGES_MAX: usize = 8;
+
 /// What surrounds a block: names that mean something else than a table or a column.
 #[derive(Debug, Clone, Default)]
 pub struct Scope<'a> {
-    /// Common table expressions anywhere in the statement, with the ranges of their queries; without one where two have
-    /// the same name.
-    pub ctes: HashMap<String, Option<Range<usize>>>,
+    /// Common table expressions that the block can see, with the ranges of their queries.
+    ctes: HashMap<String, Range<usize>>,
     /// Aliases of WITH in enclosing blocks.
-    pub outer_aliases: HashSet<String>,
+    outer_aliases: HashSet<String>,
     /// All blocks of the statement.
-    pub blocks: &'a [Select],
+    blocks: &'a [Select],
+    /// Sub-queries around, that were merged into each other.
+    depth: usize,
 }
 
 impl<'a> Scope<'a> {
+    /// The scope of one of `blocks`. A common table expression is seen by its own SELECT and by what stands after it
+    /// inside of that, never by itself; the innermost of a name counts.
+    pub fn of(select: &Select, blocks: &'a [Select]) -> Self {
+        let mut scope = Scope { blocks, ..Scope::default() };
+        let mut around: Vec<&Select> = blocks.iter().filter(|other| encloses(&other.span, &select.span)).collect();
+        around.sort_by_key(|other| other.span.len());
+        for other in around.into_iter().rev() {
+            let is_own = other.span == select.span;
+            for with in &other.with {
+                match with {
+                    With::Cte { name, query } if is_own || query.end <= select.span.start => {
+                        scope.ctes.insert(name.clone(), query.clone());
+                    }
+                    With::Alias { name, .. } if !is_own => _ = scope.outer_aliases.insert(name.clone()),
+                    _ => {}
+                }
+            }
+        }
+        scope
+    }
+
     /// The block that is the only source of `select`, if that is a sub-query or a common table expression; an error if it
     /// does more than pick, compute and filter.
     fn only_source(&self, select: &Select) -> Option<Result<&'a Select, BlockRefusal>> {
         let [entry] = &*select.from else { return None };
         let (range, what) = match &entry.source {
-            Source::Subquery(range) => (Some(range.clone()), "a sub-query".to_string()),
+            Source::Subquery(range) => (range, "a sub-query".to_string()),
             Source::Table { database: None, table } => {
-                (self.ctes.get(table)?.clone(), format!("the common table expression {table}"))
+                (self.ctes.get(table)?, format!("the common table expression {table}"))
             }
             _ => return None,
         };
-        // Only what lies inside, or stands before: a common table expression may be called like the table that it reads.
-        let lies_inside = |range: &Range<usize>| select.span.start < range.start && range.end <= select.span.end;
-        let range = range.filter(|range| lies_inside(range) || range.end <= select.span.start);
-        let inner = range.and_then(|range| self.blocks.iter().find(|block| block.span == range));
+        let inner = self.blocks.iter().find(|block| block.span == *range).filter(|_| self.depth < MERGES_MAX);
         Some(inner.filter(|inner| only_picks(inner)).ok_or(BlockRefusal::NotATable(what)))
     }
+}
+
+fn encloses(outer: &Range<usize>, inner: &Range<usize>) -> bool {
+    outer.start <= inner.start && inner.end <= outer.end
 }
 
 /// Whether a block gives one row for each row of its tables that passes its filter.
@@ -54,13 +84,15 @@ fn only_picks(select: &Select) -> bool {
         && !select.items.iter().any(|item| super::block::has_aggregate(&item.expr))
 }
 
-pub(super) struct Resolver<'a> {
+pub(super) struct Resolver<'a, 's> {
     tables: Vec<&'a Table>,
     pub names: Vec<TableName>,
     /// The name by which each table is qualified.
     qualifiers: Vec<String>,
     aliases: HashMap<&'a str, &'a Expr>,
-    scope: &'a Scope<'a>,
+    scope: &'s Scope<'a>,
+    /// Names resolved so far.
+    resolved: Cell<usize>,
     /// Columns of USING: the table on the left that an unqualified name means.
     using: HashMap<String, usize>,
     /// The equalities that USING stands for, and the filters of a sub-query that was merged in.
@@ -69,10 +101,10 @@ pub(super) struct Resolver<'a> {
     derived: Option<HashMap<String, Expr>>,
 }
 
-impl<'a> Resolver<'a> {
+impl<'a, 's> Resolver<'a, 's> {
     pub fn new(
         select: &'a Select,
-        scope: &'a Scope<'a>,
+        scope: &'s Scope<'a>,
         database: &str,
         schema: &'a Schema,
     ) -> Result<Self, BlockRefusal> {
@@ -82,6 +114,7 @@ impl<'a> Resolver<'a> {
             qualifiers: Vec::new(),
             aliases: HashMap::new(),
             scope,
+            resolved: Cell::new(0),
             using: HashMap::new(),
             given: Vec::new(),
             derived: None,
@@ -119,6 +152,11 @@ impl<'a> Resolver<'a> {
         resolver.with_aliases(select)
     }
 
+    /// Whether a sub-query of FROM was taken in.
+    pub fn is_merged(&self) -> bool {
+        self.derived.is_some()
+    }
+
     fn with_aliases(mut self, select: &'a Select) -> Result<Self, BlockRefusal> {
         let with = select.with.iter().filter_map(|with| match with {
             With::Alias { name, expr } => Some((name, expr)),
@@ -153,7 +191,9 @@ impl<'a> Resolver<'a> {
         if read.any(|expr| expr.any(&mut |e| is_outer_alias(e))) {
             return Err(BlockRefusal::NotATable("a sub-query that names an alias of the query around it".into()));
         }
-        let resolver = Resolver::new(inner, self.scope, database, schema)?;
+        let scope = Scope { depth: self.scope.depth + 1, ..Scope::of(inner, self.scope.blocks) };
+        let resolver = Resolver::new(inner, &scope, database, schema)?;
+        self.resolved.set(resolver.resolved.get());
         let mut columns: HashMap<String, Expr> = HashMap::new();
         let mut add = |name: String, expr: Expr| match columns.insert(name.clone(), expr) {
             Some(_) => Err(BlockRefusal::AmbiguousName(name)),
@@ -282,6 +322,10 @@ impl<'a> Resolver<'a> {
     /// Replaces names by columns, and aliases by what they stand for. `open` holds the aliases being expanded: inside
     /// its own definition an alias is the column of that name.
     pub fn resolve(&self, expr: &Expr, open: &mut Vec<String>) -> Result<Expr, BlockRefusal> {
+        self.resolved.set(self.resolved.get() + 1);
+        if self.resolved.get() > NAMES_MAX {
+            return Err(BlockRefusal::Unsupported("aliases that stand for very much".into()));
+        }
         match expr {
             Expr::Name(parts) => self.name(parts, open),
             Expr::Lambda { parameters, body } => {
@@ -302,9 +346,17 @@ impl<'a> Resolver<'a> {
 
     fn name(&self, parts: &[String], open: &mut Vec<String>) -> Result<Expr, BlockRefusal> {
         let unknown = || BlockRefusal::UnknownName(parts.join("."));
+        let is_parameter = |name: &String| open.iter().any(|o| o.strip_prefix('\u{1}') == Some(name));
+        if parts.len() > 1 && is_parameter(&parts[0]) {
+            return Err(unknown());
+        }
         if let [name] = parts {
-            if open.iter().any(|o| o.strip_prefix('\u{1}') == Some(name)) {
+            if is_parameter(name) {
                 return Ok(Expr::Name(parts.to_vec()));
+            }
+            // Aliases that stand for each other: what ClickHouse makes of them depends on their order.
+            if open.contains(name) && open.last() != Some(name) && self.aliases.contains_key(&**name) {
+                return Err(BlockRefusal::AmbiguousName(name.clone()));
             }
             if let Some(aliased) = self.aliases.get(&**name)
                 && !open.contains(name)
@@ -341,7 +393,8 @@ impl<'a> Resolver<'a> {
             };
         }
         // `a.b` may be a sub-column of an alias or a Nested column: left alone.
-        if self.aliases.contains_key(&*parts[0]) || self.tables.iter().any(|t| t.column(&parts.join(".")).is_some()) {
+        let is_column = |name: &str| self.tables.iter().any(|t| t.column(name).is_some());
+        if self.aliases.contains_key(&*parts[0]) || is_column(&parts[0]) || is_column(&parts.join(".")) {
             return Err(unknown());
         }
         let found = match parts {

@@ -85,6 +85,7 @@ struct Placeholders {
 
 /// Reads the expression that the tokens at `range` form; sub-queries in it are handed to `blocks`.
 pub fn expression(blocks: &mut Blocks<'_>, range: Range<usize>) -> Result<Expr, Unsupported> {
+    unambiguous(blocks, range.clone())?;
     let mut holders = Placeholders::default();
     let tokens = prepare(blocks, range, &mut holders)?;
     let dialect = Tuned(ClickHouseDialect {});
@@ -95,6 +96,45 @@ pub fn expression(blocks: &mut Blocks<'_>, range: Range<usize>) -> Result<Expr, 
         return Err(unsupported("an expression that is not understood"));
     }
     lower(&tree, &holders, 0)
+}
+
+/// Refuses what ClickHouse and sqlparser group in different ways: several comparisons in a row, anything behind the list of
+/// IN, comparisons in the bounds of BETWEEN.
+fn unambiguous(blocks: &Blocks<'_>, range: Range<usize>) -> Result<(), Unsupported> {
+    const RELATIONS: [&str; 13] = ["=", "==", "!=", "<>", "<", "<=", ">", ">=", "IN", "LIKE", "ILIKE", "BETWEEN", "IS"];
+    const SEPARATORS: [&str; 9] = ["AND", "OR", "CASE", "WHEN", "THEN", "ELSE", "END", ",", "->"];
+    let sql = blocks.sql;
+    let is_any = |at: usize, list: &[&str]| {
+        let token = blocks.tokens[at];
+        let is_bare = matches!(token.kind, TokenKind::Word | TokenKind::Symbol);
+        is_bare && list.iter().any(|word| token.text(sql).eq_ignore_ascii_case(word))
+    };
+    let (mut relations, mut is_bound, mut last_in) = (0, false, None);
+    for at in blocks.top_level(range.clone()) {
+        if let Some(list_at) = last_in
+            && at > list_at + 1
+            && !is_any(at, &SEPARATORS)
+        {
+            return Err(unsupported("an operator behind the list of IN"));
+        }
+        if is_any(at, &SEPARATORS) {
+            is_bound = is_any(at, &["AND"]) && relations == 1 && is_bound;
+            relations = usize::from(is_bound);
+            last_in = None;
+        } else if is_any(at, &RELATIONS) {
+            relations += 1;
+            if relations > 1 {
+                return Err(unsupported("several comparisons without brackets"));
+            }
+            is_bound = is_any(at, &["BETWEEN"]);
+            last_in = is_any(at, &["IN"]).then_some(at);
+        }
+        let opens = is_any(at, &["(", "["]) && !(blocks.tokens.get(at + 1).is_some_and(|t| t.is_word(sql, "SELECT") || t.is_word(sql, "WITH")));
+        if opens {
+            unambiguous(blocks, at + 1..blocks.close(at)?)?;
+        }
+    }
+    Ok(())
 }
 
 fn unsupported(what: impl Into<String>) -> Unsupported {
@@ -227,6 +267,10 @@ fn prepare(
                         && blocks.tokens[at + 2].is_symbol(sql, ":");
                     if !named {
                         return Err(unsupported("a map literal"));
+                    }
+                    // A name, not a value: it would be looked up among the view's columns.
+                    if blocks.tokens[at + 3..close].iter().any(|t| t.is_word(sql, "Identifier")) {
+                        return Err(unsupported("a parameter that is a name"));
                     }
                     holders.parameters.push(sql[token.start..blocks.tokens[close].end].to_string());
                     out.push(placeholder(PARAMETER, holders.parameters.len() - 1));

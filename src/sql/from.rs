@@ -28,7 +28,11 @@ impl Blocks<'_> {
                 constraint = Constraint::On(expression(self, at + 1..end)?);
             } else if self.word(at, "USING") {
                 let list = if self.symbol(at + 1, "(") { at + 2..self.close(at + 1)? } else { at + 1..end };
-                let names = self.split(list).into_iter().map(|r| self.name(r.start)).collect::<Result<_, _>>()?;
+                let parts = self.split(list);
+                if parts.iter().any(|part| part.len() != 1) {
+                    return unsupported("USING with expressions");
+                }
+                let names = parts.into_iter().map(|part| self.name(part.start)).collect::<Result<_, _>>()?;
                 constraint = Constraint::Using(names);
             } else if at < end {
                 let what = self.tokens[at].text(self.sql).to_ascii_uppercase();

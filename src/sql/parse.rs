@@ -194,6 +194,8 @@ impl Blocks<'_> {
     }
 
     fn terms(&mut self, range: Range<usize>) -> Result<(), Unsupported> {
+        let first = self.statement.blocks.len();
+        let mut is_union = false;
         let mut start = range.start;
         let places: Vec<usize> = self.top_level(range.clone()).collect();
         for at in places {
@@ -202,13 +204,21 @@ impl Blocks<'_> {
                 || (self.word(at, "EXCEPT") && at > start && !self.symbol(at - 1, "*") && !self.symbol(at + 1, "("));
             if operator {
                 self.term(start..at)?;
+                is_union = true;
                 start = at + 1;
                 if self.word(start, "ALL") || self.word(start, "DISTINCT") {
                     start += 1;
                 }
             }
         }
-        self.term(start..range.end)
+        self.term(start..range.end)?;
+        // The WITH of the first SELECT counts in the others as well.
+        if is_union && self.statement.blocks.get(first).is_some_and(|block| !block.with.is_empty()) {
+            for block in &mut self.statement.blocks[first..] {
+                block.unsupported.get_or_insert("WITH before UNION".into());
+            }
+        }
+        Ok(())
     }
 
     fn term(&mut self, range: Range<usize>) -> Result<(), Unsupported> {
@@ -303,7 +313,7 @@ impl Blocks<'_> {
             "FETCH" if !self.offset_precedes(at, range.start) => (Clause::Limit, 0),
             // `LIMIT 5 OFFSET 2` is one clause, OFFSET alone is one too.
             "OFFSET" if !self.limit_precedes(at, range.start) => (Clause::Limit, 0),
-            "SETTINGS" if self.symbol(at + 2, "=") => (Clause::Settings, 1),
+            "SETTINGS" if at + 1 < range.end && self.tokens[at + 1].kind == TokenKind::Word => (Clause::Settings, 1),
             "FORMAT"
                 if at + 1 < range.end
                     && self.tokens[at + 1].kind == TokenKind::Word
@@ -501,6 +511,14 @@ impl Blocks<'_> {
             const DIRECTIONS: [&str; 6] = ["ASC", "DESC", "ASCENDING", "DESCENDING", "NULLS", "COLLATE"];
             let starts = |at: &usize| *at > part.start && DIRECTIONS.iter().any(|w| self.word(*at, w));
             let cut = self.top_level(part.clone()).find(starts).unwrap_or(part.end);
+            const PARTS: [&str; 2] = ["FIRST", "LAST"];
+            let is_direction = |at: usize| {
+                DIRECTIONS.iter().chain(&PARTS).any(|w| self.word(at, w))
+                    || (self.tokens[at].kind == TokenKind::Text && self.word(at - 1, "COLLATE"))
+            };
+            if !(cut..part.end).all(is_direction) {
+                return unsupported("ORDER BY with more than a direction");
+            }
             let direction = self.text(cut..part.end);
             items.push(OrderItem { expr: expression(self, part.start..cut)?, direction });
         }
@@ -549,6 +567,12 @@ impl Blocks<'_> {
 
     fn settings(&mut self, body: Range<usize>) -> Result<(), Unsupported> {
         for part in self.split(body) {
+            if part.len() == 1 {
+                // `SETTINGS final` is `SETTINGS final = 1`.
+                let name = self.name(part.start)?;
+                self.statement.settings.push((name, "1".into()));
+                continue;
+            }
             if part.len() < 3 || !self.symbol(part.start + 1, "=") {
                 return unsupported("SETTINGS that are not understood");
             }
