@@ -42,10 +42,11 @@ struct Case {
 #[test]
 fn queries_are_answered_from_views_exactly_where_a_person_said_so() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/matching");
-    let data = std::fs::read_to_string(folder.join("data.sql")).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let mut faults = Vec::new();
-    for file in ["rollup", "predicates", "joins", "names", "time"] {
+    for file in ["rollup", "predicates", "joins", "names", "time", "attacks"] {
+        let data = if file == "attacks" { "attacks.sql" } else { "data.sql" };
+        let data = std::fs::read_to_string(folder.join(data)).unwrap();
         let database = Database::new(&format!("matching_{file}"));
         data.split(";\n").filter(|s| !s.trim().is_empty()).for_each(|s| _ = database.sql(s));
         let path = folder.join(format!("{file}.yaml"));

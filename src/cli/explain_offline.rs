@@ -54,7 +54,7 @@ pub fn explain(
             return Ok(explanation);
         }
     };
-    if let Some(name) = first_that_matters(settings.iter().chain(&statement.settings)) {
+    if let Some(name) = first_that_matters(settings.iter().chain(&statement.settings), &statement) {
         explanation.decision = raw(format!("the setting {name} may change the answer"));
         return Ok(explanation);
     }

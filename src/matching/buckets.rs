@@ -100,9 +100,21 @@ pub fn coarsenings(function: &str, column: &Expr, tables: &[TableName], schema: 
             ways.push(apply("toStartOfDay"));
         }
     }
+    // A moment of 1969 in zones west of Greenwich is in 1969 for most functions, and on 1970-01-01 for these.
+    if bare != "Date" && !starts_at_or_after_utc(bare, schema) {
+        return ways;
+    }
     let fits = |bucket: &str, fine: u8| bucket != function && rank.is_some_and(|rank| fine <= rank);
     ways.extend(FIRST_DAYS.iter().filter(|(bucket, fine)| fits(bucket, *fine)).map(|(bucket, _)| apply(bucket)));
     ways
+}
+
+/// Whether the zone of a DateTime type has never been behind UTC since 1970: there no moment lies before 1970-01-01.
+fn starts_at_or_after_utc(date_time: &str, schema: &Schema) -> bool {
+    let named = date_time.strip_prefix("DateTime('").and_then(|rest| rest.strip_suffix("')"));
+    let zone = named.unwrap_or(&schema.time_zone);
+    let eastern = ["Asia/", "Europe/", "Australia/", "Indian/"];
+    ["UTC", "Etc/UTC", "GMT", "Etc/GMT"].contains(&zone) || eastern.iter().any(|area| zone.starts_with(area))
 }
 
 /// `d >= '1997-01-01'` as `toYear(d) >= 1997`: comparisons of a Date column with the edge of a bucket, as comparisons of

@@ -52,6 +52,8 @@ impl Table {
 /// The tables known to the planner.
 #[derive(Debug, Clone, Default)]
 pub struct Schema {
+    /// The server's time zone, in which DateTime columns without one of their own are read; empty if unknown.
+    pub time_zone: String,
     tables: BTreeMap<TableName, Table>,
 }
 

@@ -3,8 +3,10 @@
 //! A list of what is allowed, since ClickHouse has more than a thousand settings, and any of them may change an answer
 //! (`final`, `join_use_nulls`, `additional_table_filters`, ..). A query with any other setting goes to the raw tables.
 
+use crate::sql::tree::{Expr, Select, Statement};
+
 /// Settings that change how a query runs, is limited in time, logged or formatted, but not what it answers.
-const NEUTRAL: [&str; 64] = [
+const NEUTRAL: [&str; 62] = [
     "add_http_cors_header",
     "allow_ddl",
     "allow_introspection_functions",
@@ -22,8 +24,6 @@ const NEUTRAL: [&str; 64] = [
     "decompress",
     "default_format",
     "enable_http_compression",
-    "enable_named_columns_in_function_tuple",
-    "extract_key_value_pairs_max_pairs_per_row",
     "framing_output_format",
     "group_by_two_level_threshold",
     "group_by_two_level_threshold_bytes",
@@ -99,15 +99,35 @@ const NEUTRAL_PREFIXES: [&str; 19] = [
 /// Those of the families that do change an answer.
 const NOT_NEUTRAL: [&str; 2] = ["insert_select_", "format_schema"];
 
+/// Functions that write or read values as formats do, so that settings of formats reach into them.
+const TEXT_FUNCTIONS: [&str; 8] =
+    ["toString", "toJSONString", "CAST", "concat", "format", "arrayStringConcat", "accurateCast", "toFixedString"];
+const TEXT_FUNCTION_PREFIXES: [&str; 4] = ["JSON", "simpleJSON", "visitParam", "parse"];
+
 /// The first of these settings that may change the meaning of a query.
-pub fn first_that_matters<'a>(settings: impl IntoIterator<Item = &'a (String, String)>) -> Option<&'a str> {
-    settings.into_iter().map(|(name, _)| name.as_str()).find(|name| !is_neutral(name))
+pub fn first_that_matters<'a>(
+    settings: impl IntoIterator<Item = &'a (String, String)>,
+    statement: &Statement,
+) -> Option<&'a str> {
+    let writes_text = statement.blocks.iter().flat_map(Select::expressions).any(|expr| {
+        expr.any(&mut |e| match e {
+            Expr::Call(call) => {
+                TEXT_FUNCTIONS.contains(&&*call.function)
+                    || TEXT_FUNCTION_PREFIXES.iter().any(|p| call.function.starts_with(p))
+            }
+            _ => false,
+        })
+    });
+    let of_formats = |name: &str| {
+        ["format_", "input_format_", "output_format_", "date_time_"].iter().any(|family| name.starts_with(family))
+    };
+    let names = settings.into_iter().map(|(name, _)| name.as_str());
+    names.into_iter().find(|name| !is_neutral(name) || (writes_text && of_formats(name)))
 }
 
 fn is_neutral(name: &str) -> bool {
     NEUTRAL.contains(&name)
         || (NEUTRAL_PREFIXES.iter().any(|p| name.starts_with(p)) && !NOT_NEUTRAL.iter().any(|p| name.starts_with(p)))
-        || name == "network_zstd_compression_level"
 }
 
 #[cfg(test)]
@@ -150,5 +170,14 @@ mod tests {
         for name in ["max_threads", "output_format_json_quote_64bit_integers", "log_comment", "wait_end_of_query"] {
             assert!(is_neutral(name), "{name}");
         }
+    }
+
+    #[test]
+    fn settings_of_formats_matter_where_values_are_written_as_text() {
+        let settings = [("output_format_json_quote_64bit_integers".to_string(), "1".to_string())];
+        let of = |sql: &str| first_that_matters(&settings, &crate::sql::parse(sql).unwrap()).map(String::from);
+        assert_eq!(of("SELECT toYear(d) AS y, sum(x) FROM t GROUP BY y"), None);
+        assert_eq!(of("SELECT toJSONString(u) AS y, sum(x) FROM t GROUP BY y"), Some(settings[0].0.clone()));
+        assert_eq!(of("SELECT sum(x) FROM t GROUP BY CAST(u AS String)"), Some(settings[0].0.clone()));
     }
 }

@@ -135,12 +135,12 @@ impl Accelerator {
         if query.sql.contains("Dynamic") {
             return Err("what a cast to Dynamic holds depends on settings".into());
         }
-        if let Some(name) = first_that_matters(query.settings.iter().chain(&statement.settings)) {
+        if let Some(name) = first_that_matters(query.settings.iter().chain(&statement.settings), &statement) {
             return Err(format!("the setting {name} may change the answer"));
         }
         let facts = self.clients.facts(query).await.map_err(|e| e.to_string())?;
         let changed: Vec<(String, String)> = facts.settings.into_iter().map(|name| (name, String::new())).collect();
-        if let Some(name) = first_that_matters(&changed) {
+        if let Some(name) = first_that_matters(&changed, &statement) {
             return Err(format!("the setting {name} of user {} may change the answer", facts.user));
         }
         if !facts.temporary_tables.is_empty() {

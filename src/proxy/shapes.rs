@@ -134,9 +134,12 @@ fn first_line(message: &str) -> String {
 }
 
 /// A block's text without the literals of its filters, which change neither names nor types. The SELECT list is kept as
-/// it is, and so are the values of parameters, which show in names.
+/// it is, and so are the values of parameters, which show in names, and sub-queries that are part of the block.
 fn shape_text(query: &IncomingQuery, block: &PlannedBlock) -> String {
     let text = &query.sql[block.span.clone()];
+    if block.block.is_merged {
+        return format!("{text} {:?}", query.parameters);
+    }
     let list_end = block.block.outputs.iter().map(|o| o.span.end).max().unwrap_or(block.span.end) - block.span.start;
     let mut out = String::with_capacity(text.len());
     for token in lex(text).map(|lexed| lexed.tokens).unwrap_or_default() {

@@ -10,6 +10,7 @@ mod from;
 pub mod functions;
 pub mod lexer;
 pub mod parse;
+mod prepare;
 pub mod render;
 pub mod tree;
 

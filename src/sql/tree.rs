@@ -211,6 +211,30 @@ pub struct Select {
     pub unsupported: Option<String>,
 }
 
+impl Select {
+    /// Every expression that is written in the block.
+    pub fn expressions(&self) -> impl Iterator<Item = &Expr> {
+        let with = self.with.iter().filter_map(|with| match with {
+            With::Alias { expr, .. } => Some(expr),
+            With::Cte { .. } => None,
+        });
+        let joins = self.from.iter().filter_map(|entry| match &entry.constraint {
+            Constraint::On(expr) => Some(expr),
+            _ => None,
+        });
+        let items = self.items.iter().map(|item| &item.expr);
+        let order = self.order_by.iter().map(|item| &item.expr);
+        let limit_by = self.limit_by.iter().flat_map(|(_, list)| list);
+        with.chain(joins)
+            .chain(items)
+            .chain(order)
+            .chain(limit_by)
+            .chain(&self.filters)
+            .chain(&self.group_by)
+            .chain(&self.having)
+    }
+}
+
 /// A whole statement: its blocks in any depth, and what stands around them.
 #[derive(Debug, Clone, Default)]
 pub struct Statement {

@@ -17,6 +17,11 @@ struct TableRow {
 }
 
 #[derive(Deserialize)]
+struct ZoneRow {
+    time_zone: String,
+}
+
+#[derive(Deserialize)]
 struct ColumnRow {
     database: String,
     table: String,
@@ -42,8 +47,12 @@ pub async fn load(upstream: &Upstream, tables: &[TableName]) -> Result<Schema, U
         "SELECT database, table, name, type, default_kind, default_expression FROM system.columns \
          WHERE database IN ({databases}) AND table IN ({names}) ORDER BY database, table, position"
     );
-    let (all, columns) =
-        tokio::try_join!(upstream.rows::<TableRow>(&of_tables), upstream.rows::<ColumnRow>(&of_columns))?;
+    let of_zone = "SELECT serverTimezone() AS time_zone";
+    let (all, columns, zone) = tokio::try_join!(
+        upstream.rows::<TableRow>(&of_tables),
+        upstream.rows::<ColumnRow>(&of_columns),
+        upstream.rows::<ZoneRow>(of_zone)
+    )?;
     let mut by_table: BTreeMap<TableName, Vec<Column>> = BTreeMap::new();
     for row in columns {
         by_table.entry(TableName::new(row.database, row.table)).or_default().push(Column {
@@ -55,7 +64,9 @@ pub async fn load(upstream: &Upstream, tables: &[TableName]) -> Result<Schema, U
     }
     let found: BTreeSet<TableName> = all.iter().map(|row| TableName::new(&row.database, &row.name)).collect();
     let any_missing = tables.iter().any(|table| !found.contains(table));
+    let time_zone = zone.into_iter().next().map(|row| row.time_zone).unwrap_or_default();
     let mut schema = Schema::default();
+    schema.time_zone = time_zone;
     for row in all {
         let name = TableName::new(row.database, row.name);
         if any_missing || tables.contains(&name) {
