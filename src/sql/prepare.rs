@@ -45,7 +45,8 @@ pub fn unambiguous(blocks: &Blocks<'_>, range: Range<usize>) -> Result<(), Unsup
         let is_bare = matches!(token.kind, TokenKind::Word | TokenKind::Symbol);
         is_bare && list.iter().any(|word| token.text(sql).eq_ignore_ascii_case(word))
     };
-    let (mut relations, mut is_bound, mut last_in) = (0, false, None);
+    // A BETWEEN was seen, and whether its AND was.
+    let (mut relations, mut between, mut last_in) = (0, None, None);
     for at in blocks.top_level(range.clone()) {
         if let Some(list_at) = last_in
             && at > list_at + 1
@@ -54,15 +55,16 @@ pub fn unambiguous(blocks: &Blocks<'_>, range: Range<usize>) -> Result<(), Unsup
             return Err(unsupported("an operator behind the list of IN"));
         }
         if is_any(at, &SEPARATORS) {
-            is_bound = is_any(at, &["AND"]) && relations == 1 && is_bound;
-            relations = usize::from(is_bound);
+            // Up to the next separator stands the upper bound, which may hold no comparison.
+            between = if between == Some(false) && is_any(at, &["AND"]) { Some(true) } else { None };
+            relations = usize::from(between.is_some());
             last_in = None;
         } else if is_any(at, &RELATIONS) {
             relations += 1;
             if relations > 1 {
                 return Err(unsupported("several comparisons without brackets"));
             }
-            is_bound = is_any(at, &["BETWEEN"]);
+            between = is_any(at, &["BETWEEN"]).then_some(false);
             last_in = is_any(at, &["IN"]).then_some(at);
         }
         let opens = is_any(at, &["(", "["])
