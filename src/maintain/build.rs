@@ -256,7 +256,7 @@ impl Builder {
     async fn standing_parts(&self) -> Result<Arc<Parts>, RebuildError> {
         let tables = &self.view.view.tables;
         // In this order: an ALTER that the second question does not show was not there at the first one either.
-        let rows = self.observer.tables(tables).await?;
+        let rows = self.observer.tables(tables, self.observer.clock().await?).await?;
         let mut parts = self.observer.parts(tables, false).await?;
         for (table, was) in tables.iter().zip(&self.seen) {
             let moved = || RebuildError::SourceMoved { table: table.to_string() };

@@ -1,10 +1,11 @@
 //! One look at ClickHouse: what the sources hold now against what the views' runs hold. Queries that arrive while a
 //! look is being prepared share it.
 //!
-//! A look is exact for a query that arrived before the look *started*. It asks three questions at once (parts, tables,
-//! row policies). That no order is kept among them is made good by two facts: what is stale never becomes covered again
-//! (block numbers only grow), and an ALTER writes the table's definition, whose time is compared, before it touches any
-//! part. Only when that time moved are columns and TTLs read again, and then the parts after them.
+//! A look is exact for a query that arrived before the look *started*. It asks for parts and tables at once, in no certain
+//! order. That is made good by two facts: what is stale never becomes covered again (block
+//! numbers only grow), and an ALTER writes the table's definition, whose time is compared, before it touches any part. Only
+//! when that time moved are columns and TTLs read again, and then the parts after them. Row policies are asked for now and
+//! then, as grants are.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +15,9 @@ use tokio::sync::watch;
 
 use super::coverage::{self, Change, SourceRecord, SourceSeen, Staleness};
 use super::manifest::{Manifest, ManifestError, Store};
-use super::observe::{Definition, ObserveError, Observer, RowPolicy, TableParts, TableRow, rows_by_run, storage_table};
+use super::observe::{
+    Clock, Definition, ObserveError, Observer, RowPolicy, TableParts, TableRow, rows_by_run, storage_table,
+};
 use crate::matching::schema::TableName;
 use crate::upstream::{Upstream, UpstreamError};
 use crate::views::catalog::{SourceUse, Target};
@@ -36,6 +39,9 @@ const HASHES_AGE_MIN: Duration = Duration::from_secs(1);
 
 /// Row policies are asked for again after this time; the proxy keeps what it knows of a user's rights just as long.
 const POLICIES_AGE_MAX: Duration = Duration::from_secs(10);
+
+/// The server's clock is read again after this time.
+const CLOCK_AGE_MAX: Duration = Duration::from_millis(500);
 
 /// Looks under way at the same time. One more begins when one of them ends, for all who came meanwhile.
 const LOOKS_MAX: usize = 2;
@@ -160,6 +166,7 @@ struct Memory {
     manifests: HashMap<String, Known>,
     looks: HashMap<String, Arc<Look>>,
     policies: Option<(Instant, Arc<Vec<RowPolicy>>)>,
+    clock: Option<(Instant, Clock)>,
 }
 
 /// The newest manifest of a view that was seen, and when it was asked for.
@@ -269,10 +276,11 @@ impl Shared {
         let mut listed = sources.clone();
         listed.extend(targets.iter().map(|target| storage_table(&target.storage)));
 
+        let clock = self.clock().await?;
         let (policies, parts, tables, manifests) = tokio::join!(
             self.policies(),
             self.observer.parts(&listed, false),
-            self.observer.tables(&sources),
+            self.observer.tables(&sources, clock),
             self.ask_manifests(&targets, MANIFEST_AGE_MAX),
         );
         manifests?;
@@ -294,6 +302,20 @@ impl Shared {
             self.bring_forward(&targets, &seen, &coverages);
         }
         Ok(Look { started_at, views: coverages, policies: policies? })
+    }
+
+    /// The server's clock, which is read now and then: it tells a restart, which takes longer than that, and whether an ALTER
+    /// is long enough ago, for which an older time is the careful one.
+    async fn clock(&self) -> Result<Clock, LookError> {
+        if let Some((read_at, clock)) = lock(&self.memory).clock
+            && read_at.elapsed() < CLOCK_AGE_MAX
+        {
+            return Ok(clock);
+        }
+        let read_at = Instant::now();
+        let clock = self.observer.clock().await?;
+        lock(&self.memory).clock = Some((read_at, clock));
+        Ok(clock)
     }
 
     /// The row policies of the server. Like grants, which the proxy asks for itself, they take effect after a short time.

@@ -142,11 +142,18 @@ const CUTTING_SETTINGS: [&str; 7] = [
     "timeout_overflow_mode",
 ];
 
+/// The server's time, in seconds since 1970, and since its start.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    pub now: u64,
+    pub uptime: u64,
+}
+
 /// Asks one server's system tables.
 #[derive(Clone)]
 pub struct Observer {
     upstream: Upstream,
-    /// The expression over `system.tables` for "an ALTER is under way".
+    /// Two expressions over `system.tables`; an ALTER is under way where one is not zero.
     alter_pending: &'static str,
 }
 
@@ -165,9 +172,9 @@ impl Observer {
                    AND name IN ('active_on_fly_alter_mutations', 'active_on_fly_metadata_mutations')";
         let knows_mutations = lines::<(u64,)>(&upstream, sql).await? == [(2,)];
         let alter_pending = if knows_mutations {
-            "active_on_fly_alter_mutations + active_on_fly_metadata_mutations"
+            "active_on_fly_alter_mutations, active_on_fly_metadata_mutations"
         } else {
-            "(database, name) IN (SELECT database, table FROM system.mutations WHERE NOT is_done)"
+            "(database, name) IN (SELECT database, table FROM system.mutations WHERE NOT is_done), 0"
         };
         Ok(Self { upstream, alter_pending })
     }
@@ -176,26 +183,38 @@ impl Observer {
         &self.upstream
     }
 
-    /// The rows of `system.tables` for those of `tables` that exist. The text is as plain as can be: every function in it
-    /// costs ClickHouse some 50 microseconds of planning.
-    pub async fn tables(&self, tables: &[TableName]) -> Result<HashMap<TableName, TableRow>, UpstreamError> {
+    /// The server's time and for how long it runs, both in seconds.
+    pub async fn clock(&self) -> Result<Clock, UpstreamError> {
+        let sql = "SELECT toUnixTimestamp(now()), uptime()";
+        let rows = lines::<(u64, u64)>(&self.upstream, sql).await?;
+        let (now, uptime) = rows.first().copied().unwrap_or_default();
+        Ok(Clock { now, uptime })
+    }
+
+    /// The rows of `system.tables` for those of `tables` that exist, with the time of `clock`. The text is as plain as can
+    /// be: every function in it costs ClickHouse some 50 to 200 microseconds of planning.
+    pub async fn tables(
+        &self,
+        tables: &[TableName],
+        clock: Clock,
+    ) -> Result<HashMap<TableName, TableRow>, UpstreamError> {
         let sql = format!(
-            "SELECT database, name, uuid, engine, metadata_modification_time, now(), uptime(), {} \
+            "SELECT database, name, uuid, engine, metadata_modification_time, {} \
              FROM system.tables WHERE {} SETTINGS date_time_output_format = 'unix_timestamp'",
             self.alter_pending,
             named(tables, "name"),
         );
-        type Line = (String, String, String, String, Seconds, Seconds, u64, u64);
+        type Line = (String, String, String, String, Seconds, u64, u64);
         let rows = lines::<Line>(&self.upstream, &sql).await?.into_iter().map(
-            |(database, table, uuid, engine, altered_at, now, server_uptime, alters)| TableRow {
+            |(database, table, uuid, engine, altered_at, alters, others)| TableRow {
                 database,
                 table,
                 uuid,
                 engine,
                 altered_at: altered_at.0,
-                server_now: now.0,
-                server_uptime,
-                alter_pending: alters > 0,
+                server_now: clock.now,
+                server_uptime: clock.uptime,
+                alter_pending: alters + others > 0,
             },
         );
         Ok(rows.map(|row| (row.name(), row)).filter(|(name, _)| tables.contains(name)).collect())
@@ -263,7 +282,7 @@ impl Observer {
             named(tables, "table"),
         );
         let text = self.upstream.bytes(&sql, "JSONCompactEachRow").await?;
-        let mut by_table: HashMap<TableName, (BTreeSet<String>, Parts)> = HashMap::new();
+        let mut found = FoundParts::default();
         for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             let undecoded = |e: serde_json::Error| self.upstream.undecoded(&sql, &e.to_string());
             let (database, table, name, rows, path, hash): (String, String, String, u64, String, String) = if hashes {
@@ -272,16 +291,9 @@ impl Observer {
                 let (database, table, name, rows, path) = serde_json::from_slice(line).map_err(undecoded)?;
                 (database, table, name, rows, path, String::new())
             };
-            let uuid = uuid_in(&path);
-            let table = TableName::new(database, table);
-            let part = Part::parse(&name, rows, &hash)
-                .map_err(|error| ObserveError::PartName { table: table.clone(), error })?;
-            let (uuids, parts) = by_table.entry(table).or_default();
-            uuids.extend(uuid.map(str::to_string).filter(|uuid| !uuids.contains(uuid)));
-            parts.entry(part.name.partition.clone()).or_default().push(part);
+            found.add(TableName::new(database, table), &name, rows, &path, &hash)?;
         }
-        let wanted = by_table.into_iter().filter(|(name, _)| tables.contains(name));
-        Ok(wanted.map(|(name, (uuids, parts))| (name, TableParts { uuids, parts: Arc::new(parts) })).collect())
+        Ok(found.of(tables))
     }
 
     /// All row policies of the server.
@@ -307,6 +319,26 @@ impl Observer {
         let sql = "SELECT arrayConcat([currentUser()], enabledRoles())";
         let names = lines::<(Vec<String>,)>(&self.upstream, sql).await?;
         Ok(names.into_iter().flat_map(|(names,)| names).collect())
+    }
+}
+
+/// Parts by table, as they are read.
+#[derive(Default)]
+struct FoundParts(HashMap<TableName, (BTreeSet<String>, Parts)>);
+
+impl FoundParts {
+    fn add(&mut self, table: TableName, name: &str, rows: u64, path: &str, hash: &str) -> Result<(), ObserveError> {
+        let part =
+            Part::parse(name, rows, hash).map_err(|error| ObserveError::PartName { table: table.clone(), error })?;
+        let (uuids, parts) = self.0.entry(table).or_default();
+        uuids.extend(uuid_in(path).map(str::to_string).filter(|uuid| !uuids.contains(uuid)));
+        parts.entry(part.name.partition.clone()).or_default().push(part);
+        Ok(())
+    }
+
+    fn of(self, tables: &[TableName]) -> HashMap<TableName, TableParts> {
+        let wanted = self.0.into_iter().filter(|(name, _)| tables.contains(name));
+        wanted.map(|(name, (uuids, parts))| (name, TableParts { uuids, parts: Arc::new(parts) })).collect()
     }
 }
 

@@ -347,7 +347,7 @@ impl Job<'_> {
         let tables = &self.view.view.tables;
         let until = Instant::now() + ALTER_WAIT;
         let rows = loop {
-            let rows = self.observer.tables(tables).await?;
+            let rows = self.observer.tables(tables, self.observer.clock().await?).await?;
             let Some(pending) = rows.values().find(|row| row.alter_pending) else { break rows };
             if Instant::now() > until {
                 let reason = "an ALTER has not reached all its parts".to_string();

@@ -57,9 +57,13 @@ pub fn rewrite(block: &Block, matched: &Match, stored: &StoredView, names: &[Str
         let _ = write!(sql, "{comma}{} AS {}", text(output), backquote(name));
     }
     let _ = write!(sql, " FROM {}.{} AS {VIEW_ALIAS}", backquote(&stored.database), backquote(&stored.table));
-    // Runs are numbered from 1: without a live run nothing is read.
-    let runs = if stored.runs.is_empty() { "0".into() } else { join(&stored.runs) };
-    let _ = write!(sql, " WHERE {VIEW_ALIAS}._run IN ({runs})");
+    // Runs are numbered from 1: without a live run nothing is read. A plain comparison is planned faster than a set.
+    let runs = match &*stored.runs {
+        [] => "= 0".to_string(),
+        [run] => format!("= {run}"),
+        runs => format!("IN ({})", join(runs)),
+    };
+    let _ = write!(sql, " WHERE {VIEW_ALIAS}._run {runs}");
     for filter in &matched.filters {
         let _ = write!(sql, " AND {}", text(filter));
     }
