@@ -8,12 +8,13 @@ use tributary::maintain::coverage::{Identity, Parts, SourceRecord, SourceSeen, U
 use tributary::maintain::part::Part;
 use tributary::matching::schema::TableName;
 
-/// A part as `[name, rows]` or `[name, rows, hash]`.
+/// A part as `[name, rows]`, `[name, rows, hash]` or `[name, rows, hash, second it was written in]`.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum PartCase {
     Short(String, u64),
     Hashed(String, u64, String),
+    Timed(String, u64, String, u64),
 }
 
 #[derive(Deserialize)]
@@ -28,6 +29,9 @@ struct CoverageCase {
     altered: bool,
     #[serde(default)]
     restarted: bool,
+    /// The server had just been started when the parts were recorded.
+    #[serde(default)]
+    young: bool,
     #[serde(default)]
     replaced: bool,
     #[serde(default)]
@@ -52,17 +56,18 @@ fn uint32() -> String {
 
 fn parts(cases: &[PartCase], more: usize) -> Parts {
     let mut parts: Parts = BTreeMap::new();
-    let mut add = |name: &str, rows, hash: &str| {
-        let part = Part::parse(name, rows, hash).unwrap();
+    let mut add = |name: &str, rows, hash: &str, written_at| {
+        let part = Part::parse(name, rows, hash, written_at).unwrap();
         parts.entry(part.name.partition.clone()).or_default().push(part);
     };
     for case in cases {
         match case {
-            PartCase::Short(name, rows) => add(name, *rows, ""),
-            PartCase::Hashed(name, rows, hash) => add(name, *rows, hash),
+            PartCase::Short(name, rows) => add(name, *rows, "", 40),
+            PartCase::Hashed(name, rows, hash) => add(name, *rows, hash, 40),
+            PartCase::Timed(name, rows, hash, written_at) => add(name, *rows, hash, *written_at),
         }
     }
-    (0..more).for_each(|at| add(&format!("p{at}_9_9_0"), 1, ""));
+    (0..more).for_each(|at| add(&format!("p{at}_9_9_0"), 1, "", 40));
     parts
 }
 
@@ -82,7 +87,7 @@ fn part_histories_are_judged_as_written() {
         let record = SourceRecord {
             table: TableName::new("db", "t"),
             identity: identity("a", 100, "UInt32"),
-            server_started_at: 50,
+            server_started_at: (!case.young).then_some(50),
             parts: parts(&case.recorded, case.partitions),
         };
         let seen = SourceSeen {
@@ -91,7 +96,7 @@ fn part_histories_are_judged_as_written() {
                 if case.altered { 200 } else { 100 },
                 &case.column_type,
             ),
-            server_started_at: if case.restarted { 500 } else { 51 },
+            server_started_at: Some(if case.restarted { 500 } else { 51 }),
             alter_pending: case.alter_pending,
             parts: Arc::new(parts(&case.seen, case.partitions)),
         };

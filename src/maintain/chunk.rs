@@ -35,7 +35,7 @@ impl Chunk {
     /// Whether every part is among the active ones.
     pub fn is_intact(&self, active: &Parts) -> bool {
         let is_active = |part: &Part| {
-            active.get(&part.name.partition).is_some_and(|active| active.iter().any(|seen| seen.name == part.name))
+            active.get(&part.name.partition).is_some_and(|active| active.iter().any(|seen| seen.is_still(part)))
         };
         self.parts.iter().all(is_active)
     }
@@ -79,10 +79,10 @@ pub fn settle<T>(
     };
     let active: Vec<&Part> = last_blocks.keys().filter_map(|id| active.get(id)).flatten().filter(wanted).collect();
     loop {
-        let known: HashSet<&PartName> =
-            read.iter().flat_map(|(chunk, _)| &chunk.parts).map(|part| &part.name).collect();
+        let identity = |part: &Part| (part.name.clone(), part.written_at);
+        let known: HashSet<(PartName, u64)> = read.iter().flat_map(|(chunk, _)| &chunk.parts).map(identity).collect();
         let left: Vec<Part> =
-            active.iter().filter(|part| !known.contains(&part.name)).map(|part| (*part).clone()).collect();
+            active.iter().filter(|part| !known.contains(&identity(part))).map(|part| (*part).clone()).collect();
         let mut left_by_partition: HashMap<&str, Vec<&Part>> = HashMap::new();
         for part in &left {
             left_by_partition.entry(&part.name.partition).or_default().push(part);
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     fn parts(parts: &[(&str, u64)]) -> Vec<Part> {
-        parts.iter().map(|(name, rows)| Part::parse(name, *rows, "").unwrap()).collect()
+        parts.iter().map(|(name, rows)| Part::parse(name, *rows, "", 1).unwrap()).collect()
     }
 
     fn by_partition(list: &[(&str, u64)]) -> Parts {

@@ -16,6 +16,13 @@
 //! Sums of rows and greatest blocks alone would not do: a mutation that has reached only some parts changes neither,
 //! and a merge may drop as many rows (expired, deleted, replaced ones) as it takes in from a new block. `data_version`
 //! is no help, as it is the block number for parts without mutations.
+//!
+//! All this rests on block numbers that name a block once and for all. A table that is loaded anew (a restart, DETACH
+//! and ATTACH) counts on from the greatest number on its disks, so that those of dropped parts come again. A restart is
+//! noticed by the time of the server's start, a part under the name of another by the time at which it was written; then
+//! only equal contents count, and numbers below that of a part that has been there all the time.
+//! Not noticed is a table that was emptied, detached, attached and filled again with as many rows per block *and* whose
+//! new parts have all been merged into parts of other names, without a restart and within one look and the next.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -59,8 +66,8 @@ pub struct SourceRecord {
     pub table: TableName,
     pub identity: Identity,
     /// When the server was started that showed these parts, unix seconds: block numbers may be given out anew after a
-    /// restart.
-    pub server_started_at: u64,
+    /// restart. `None`: not known well enough to tell it from an earlier or later start.
+    pub server_started_at: Option<u64>,
     pub parts: Parts,
 }
 
@@ -74,7 +81,7 @@ impl SourceRecord {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceSeen {
     pub identity: Identity,
-    pub server_started_at: u64,
+    pub server_started_at: Option<u64>,
     /// An ALTER that changes what columns mean (RENAME, DROP, MODIFY) has not reached all parts.
     pub alter_pending: bool,
     pub parts: Arc<Parts>,
@@ -110,7 +117,7 @@ pub enum Change {
     Patched,
     /// The engine or a TTL may change values in part merges, and a merge took place.
     Rewritten { part: String },
-    /// The server was restarted, block numbers may have been given out anew, and nothing proves that they were not.
+    /// Block numbers may have been given out anew (restart, DETACH and ATTACH), and nothing proves that they were not.
     Unproven { part: String },
 }
 
@@ -125,7 +132,11 @@ impl fmt::Display for Change {
             Change::Patched => write!(f, "a lightweight UPDATE left patch parts"),
             Change::Rewritten { part } => write!(f, "a part merge may have changed values in {part}"),
             Change::Unproven { part } => {
-                write!(f, "the server was restarted since, and part {part} cannot be proved to hold the same rows")
+                write!(
+                    f,
+                    "the table was loaded anew since (restart or ATTACH), and part {part} cannot be proved to hold the \
+                     same rows"
+                )
             }
         }
     }
@@ -221,15 +232,25 @@ pub fn identity_change(record: &SourceRecord, seen: &SourceSeen) -> Option<Stale
 /// The partitions that changed, in the order of their ids; empty: the view covers the table. Presumes that
 /// [`identity_change`] found none.
 pub fn partition_changes(record: &SourceRecord, seen: &SourceSeen) -> BTreeMap<String, Change> {
-    let rule = Rule::new(record, seen);
+    let mut rule = Rule::new(record, seen);
     let none = Vec::new();
-    let partitions = record.parts.keys().chain(seen.parts.keys());
-    partitions
-        .filter_map(|id| {
-            let (recorded, active) = (record.parts.get(id).unwrap_or(&none), seen.parts.get(id).unwrap_or(&none));
-            Some((id.clone(), rule.change(recorded, active)?))
-        })
-        .collect()
+    let changes = |rule: &Rule| -> BTreeMap<String, Change> {
+        let partitions = record.parts.keys().chain(seen.parts.keys());
+        partitions
+            .filter_map(|id| {
+                let (recorded, active) = (record.parts.get(id).unwrap_or(&none), seen.parts.get(id).unwrap_or(&none));
+                Some((id.clone(), rule.change(recorded, active)?))
+            })
+            .collect()
+    };
+    let by_names = changes(&rule);
+    let renumbered = by_names.values().any(|change| matches!(change, Change::Unproven { .. }));
+    if !renumbered || rule.numbers_unique_to.is_some() {
+        return by_names;
+    }
+    // One part that took another's name casts doubt on the numbers of all.
+    rule.numbers_unique_to = Some(greatest_witness(record, seen));
+    changes(&rule)
 }
 
 /// The first reason for which the recorded source is not what the look shows.
@@ -244,10 +265,11 @@ pub fn source_change(record: &SourceRecord, seen: &SourceSeen) -> Option<Stalene
 struct Rule {
     /// Part merges may rewrite rows: only parts with the recorded names count.
     same_names_only: bool,
-    /// A block number that is missing between recorded parts may still be committed later.
-    gaps_may_fill: bool,
-    /// After a restart: blocks up to this number cannot have been given out anew, since a part with a greater number
-    /// has been there all the time. `None`: no restart, all numbers are unique.
+    /// Block numbers are kept in Keeper. Then they are unique whatever happens to a server, and a part's time is that of
+    /// one replica; but a number that is missing between recorded parts may still be committed later.
+    in_keeper: bool,
+    /// After a restart, or where a part took another's name: blocks up to this number cannot have been given out anew, since a part with a greater number
+    /// has been there all the time. `None`: all numbers are unique.
     numbers_unique_to: Option<i64>,
 }
 
@@ -258,11 +280,13 @@ impl Rule {
         let engine = family.unwrap_or(&is.engine);
         // A TTL may have come and gone between two ALTERs, and merges in between may have applied it.
         let ttl = was.ttl_rewrites || is.ttl_rewrites || was.altered_at != is.altered_at;
-        // Keeper outlives the server.
-        let restarted = seen.server_started_at.abs_diff(record.server_started_at) > START_TOLERANCE_SECONDS;
+        let restarted = match (record.server_started_at, seen.server_started_at) {
+            (Some(was), Some(is)) => is.abs_diff(was) > START_TOLERANCE_SECONDS,
+            _ => true,
+        };
         Rule {
             same_names_only: ttl || !ENGINES_KEEPING_ROWS.contains(&engine),
-            gaps_may_fill: family.is_some(),
+            in_keeper: family.is_some(),
             numbers_unique_to: (restarted && family.is_none()).then(|| greatest_witness(record, seen)),
         }
     }
@@ -322,6 +346,9 @@ impl Rule {
         if self.same_names_only && !same_name {
             return Some(Change::Rewritten { part: name() });
         }
+        if same_name && !self.in_keeper && !inside[0].is_still(part) {
+            return Some(Change::Unproven { part: name() });
+        }
         match self.numbers_unique_to {
             Some(limit) if part.name.max_block > limit => Some(Change::Unproven { part: name() }),
             _ => None,
@@ -335,7 +362,7 @@ impl Rule {
         blocks.sort_unstable();
         let gap = blocks.windows(2).any(|pair| pair[0].1 + 1 < pair[1].0);
         let (Some(first), Some(last)) = (blocks.first(), blocks.last()) else { return false };
-        first.0 == part.name.min_block && last.1 == part.name.max_block && !(gap && self.gaps_may_fill)
+        first.0 == part.name.min_block && last.1 == part.name.max_block && !(gap && self.in_keeper)
     }
 }
 

@@ -19,6 +19,10 @@ const ENGINE_FAMILY: &str = "MergeTree";
 /// Tables in databases without UUIDs (engine Ordinary) cannot be told from others of the same name.
 const NO_UUID: &str = "00000000-0000-0000-0000-000000000000";
 
+/// A server up for less than this may have been preceded by one whose start, a difference of whole seconds as well, looks
+/// the same: the record of a server that was up for `n` seconds differs by `n - 1` or more from that of any later one.
+const SERVER_YOUNG_SECONDS: u64 = 3;
+
 #[derive(Debug, thiserror::Error)]
 pub enum ObserveError {
     #[error(transparent)]
@@ -52,8 +56,9 @@ impl TableRow {
         TableName::new(&self.database, &self.table)
     }
 
-    pub fn server_started_at(&self) -> u64 {
-        self.server_now.saturating_sub(self.server_uptime)
+    /// When the server was started, unix seconds; `None` while that cannot be told from a start just before.
+    pub fn server_started_at(&self) -> Option<u64> {
+        (self.server_uptime >= SERVER_YOUNG_SECONDS).then(|| self.server_now.saturating_sub(self.server_uptime))
     }
 
     pub fn keeps_parts(&self) -> bool {
@@ -278,20 +283,24 @@ impl Observer {
     ) -> Result<HashMap<TableName, TableParts>, ObserveError> {
         let hash = if hashes { ", hash_of_all_files" } else { "" };
         let sql = format!(
-            "SELECT database, table, name, rows, path{hash} FROM system.parts WHERE active AND {}",
+            "SELECT database, table, name, rows, path, modification_time{hash} FROM system.parts WHERE active AND {} \
+             SETTINGS date_time_output_format = 'unix_timestamp'",
             named(tables, "table"),
         );
         let text = self.upstream.bytes(&sql, "JSONCompactEachRow").await?;
         let mut found = FoundParts::default();
         for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             let undecoded = |e: serde_json::Error| self.upstream.undecoded(&sql, &e.to_string());
-            let (database, table, name, rows, path, hash): (String, String, String, u64, String, String) = if hashes {
-                serde_json::from_slice(line).map_err(undecoded)?
+            type Line = (String, String, String, u64, String, Seconds);
+            let ((database, table, name, rows, path, written_at), hash): (Line, String) = if hashes {
+                let (database, table, name, rows, path, written_at, hash) =
+                    serde_json::from_slice(line).map_err(undecoded)?;
+                ((database, table, name, rows, path, written_at), hash)
             } else {
-                let (database, table, name, rows, path) = serde_json::from_slice(line).map_err(undecoded)?;
-                (database, table, name, rows, path, String::new())
+                (serde_json::from_slice(line).map_err(undecoded)?, String::new())
             };
-            found.add(TableName::new(database, table), &name, rows, &path, &hash)?;
+            let part = Part::parse(&name, rows, &hash, written_at.0);
+            found.add(TableName::new(database, table), part, &path)?;
         }
         Ok(found.of(tables))
     }
@@ -327,9 +336,8 @@ impl Observer {
 struct FoundParts(HashMap<TableName, (BTreeSet<String>, Parts)>);
 
 impl FoundParts {
-    fn add(&mut self, table: TableName, name: &str, rows: u64, path: &str, hash: &str) -> Result<(), ObserveError> {
-        let part =
-            Part::parse(name, rows, hash).map_err(|error| ObserveError::PartName { table: table.clone(), error })?;
+    fn add(&mut self, table: TableName, part: Result<Part, PartNameError>, path: &str) -> Result<(), ObserveError> {
+        let part = part.map_err(|error| ObserveError::PartName { table: table.clone(), error })?;
         let (uuids, parts) = self.0.entry(table).or_default();
         uuids.extend(uuid_in(path).map(str::to_string).filter(|uuid| !uuids.contains(uuid)));
         parts.entry(part.name.partition.clone()).or_default().push(part);

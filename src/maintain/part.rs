@@ -93,11 +93,19 @@ pub struct Part {
     pub rows: u64,
     /// `hash_of_all_files`: equal hashes, equal contents. Empty where the look did not ask for it.
     pub hash: String,
+    /// When its files were written (`modification_time`), unix seconds by the server's clock.
+    pub written_at: u64,
 }
 
 impl Part {
-    pub fn parse(name: &str, rows: u64, hash: &str) -> Result<Self, PartNameError> {
-        Ok(Self { name: name.parse()?, rows, hash: hash.into() })
+    pub fn parse(name: &str, rows: u64, hash: &str, written_at: u64) -> Result<Self, PartNameError> {
+        Ok(Self { name: name.parse()?, rows, hash: hash.into(), written_at })
+    }
+
+    /// Whether it bears the other's name and is, as far as time can tell, the same part: where block numbers were given
+    /// out anew, another part may have got the name.
+    pub fn is_still(&self, other: &Part) -> bool {
+        self.name == other.name && self.written_at == other.written_at
     }
 
     /// Whether this part's blocks lie within those of `other`.
@@ -111,21 +119,22 @@ impl Part {
     }
 }
 
-/// `["2020_1_7_1_10", 6, "<hash>"]`: a part in the manifest's JSON.
+/// `["2020_1_7_1_10", 6, "<hash>", 1735689600]`: a part in the manifest's JSON. Without a time it is known by its hash
+/// alone.
 #[derive(Serialize, Deserialize)]
-struct StoredPart(String, u64, String);
+struct StoredPart(String, u64, String, #[serde(default)] u64);
 
 impl From<Part> for StoredPart {
     fn from(part: Part) -> Self {
-        StoredPart(part.name.to_string(), part.rows, part.hash)
+        StoredPart(part.name.to_string(), part.rows, part.hash, part.written_at)
     }
 }
 
 impl TryFrom<StoredPart> for Part {
     type Error = PartNameError;
 
-    fn try_from(StoredPart(name, rows, hash): StoredPart) -> Result<Self, PartNameError> {
-        Part::parse(&name, rows, &hash)
+    fn try_from(StoredPart(name, rows, hash, written_at): StoredPart) -> Result<Self, PartNameError> {
+        Part::parse(&name, rows, &hash, written_at)
     }
 }
 

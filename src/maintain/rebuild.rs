@@ -28,7 +28,8 @@ const ATTEMPTS_MAX: usize = 5;
 /// With more live runs than this, a rebuild copies the smaller ones together.
 const RUNS_MAX: usize = 8;
 
-/// An ALTER under way is waited for this long.
+/// An ALTER under way is waited for this long, and so is a server that has just been started: see
+/// [`TableRow::server_started_at`](super::observe::TableRow::server_started_at).
 const ALTER_WAIT: Duration = Duration::from_secs(60);
 const ALTER_POLL: Duration = Duration::from_millis(500);
 
@@ -342,13 +343,21 @@ impl Job<'_> {
         }
     }
 
-    /// The sources as they are now, contents' hashes included. Waits for ALTERs to end.
+    /// The sources as they are now, contents' hashes included. Waits for ALTERs to end, and for a young server.
     async fn look(&self) -> Result<Vec<SourceSeen>, RebuildError> {
         let tables = &self.view.view.tables;
         let until = Instant::now() + ALTER_WAIT;
         let rows = loop {
             let rows = self.observer.tables(tables, self.observer.clock().await?).await?;
-            let Some(pending) = rows.values().find(|row| row.alter_pending) else { break rows };
+            let young = rows.values().any(|row| row.server_started_at().is_none());
+            let pending = rows.values().find(|row| row.alter_pending);
+            let Some(pending) = pending else {
+                if !young || Instant::now() > until {
+                    break rows;
+                }
+                tokio::time::sleep(ALTER_POLL).await;
+                continue;
+            };
             if Instant::now() > until {
                 let reason = "an ALTER has not reached all its parts".to_string();
                 return Err(RebuildError::Source { table: pending.name().to_string(), reason });
