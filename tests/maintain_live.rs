@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
-use tributary::maintain::look::{Coverage, Looker};
+use tributary::maintain::look::{Coverage, Looker, MANIFEST_AGE_STALE};
 use tributary::maintain::rebuild::{Options, RebuildError, Report, Silent, rebuild};
 use tributary::maintain::verify::{Verdict, verify};
 use tributary::upstream::Upstream;
@@ -36,7 +36,15 @@ pub async fn views_of(upstream: &Upstream, list: &str) -> Vec<CatalogView> {
 }
 
 pub async fn build(upstream: &Upstream, view: &CatalogView) -> Result<Report, RebuildError> {
-    rebuild(upstream, view, &Options::default(), Arc::new(Silent)).await
+    build_by(upstream, view, &Options::default()).await
+}
+
+/// A rebuild that every looker takes notice of: one that has just asked for the manifest does not ask again at once, and
+/// a rebuild of a small table may be over before.
+pub async fn build_by(upstream: &Upstream, view: &CatalogView, options: &Options) -> Result<Report, RebuildError> {
+    let outcome = rebuild(upstream, view, options, Arc::new(Silent)).await;
+    tokio::time::sleep(MANIFEST_AGE_STALE).await;
+    outcome
 }
 
 /// "covered", after the view was compared with its query; else the reason.

@@ -12,11 +12,11 @@ use tributary::maintain::verify::{Verdict, verify};
 use tributary::upstream::Upstream;
 use tributary::views::catalog::CatalogView;
 
-use crate::maintain_live::{BY_KEY, JOINED, build, state, views_of};
+use crate::maintain_live::{BY_KEY, JOINED, build, build_by, state, views_of};
 use crate::support::{Database, ask, folder, server, sql};
 
 async fn build_with(upstream: &Upstream, view: &CatalogView, options: Options) -> Report {
-    rebuild(upstream, view, &options, Arc::new(Silent)).await.unwrap()
+    build_by(upstream, view, &options).await.unwrap()
 }
 
 async fn looker(upstream: &Upstream, view: &CatalogView) -> Looker {

@@ -27,8 +27,8 @@ use crate::views::declaration::Consistency;
 /// dropped under a reader.
 const MANIFEST_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// While a view is stale its manifest is asked for at most this often.
-const MANIFEST_AGE_STALE: Duration = Duration::from_millis(100);
+/// While a view is stale its manifest is asked for at most this often: so long after a rebuild it may still be called stale.
+pub const MANIFEST_AGE_STALE: Duration = Duration::from_millis(100);
 
 /// A definition written less than this before it was read may be written again within the same second.
 const DEFINITION_SETTLED_SECONDS: u64 = 2;
