@@ -304,8 +304,9 @@ impl Shared {
         Ok(Look { started_at, views: coverages, policies: policies? })
     }
 
-    /// The server's clock, which is read now and then: it tells a restart, which takes longer than that, and whether an ALTER
-    /// is long enough ago, for which an older time is the careful one.
+    /// The server's clock, which is read now and then: it tells whether the server was started anew, and whether an ALTER is
+    /// long enough ago, for which an older time is the careful one. Parts that a quick restart let have old names are told
+    /// by their times.
     async fn clock(&self) -> Result<Clock, LookError> {
         if let Some((read_at, clock)) = lock(&self.memory).clock
             && read_at.elapsed() < CLOCK_AGE_MAX
