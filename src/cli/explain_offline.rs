@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::CliError;
 use crate::matching::names;
-use crate::matching::plan::{plan, splice};
+use crate::matching::plan::{is_inside_any, plan, splice};
 use crate::matching::rewrite::{StoredColumn, StoredView, rewrite};
 use crate::matching::schema::{Column, Schema, Table, TableName};
 use crate::matching::settings::first_that_matters;
@@ -62,6 +62,9 @@ pub fn explain(
     let mut used = Vec::new();
     let mut replacements = Vec::new();
     for block in plan.replaceable() {
+        if is_inside_any(&block.span, &replacements) {
+            continue;
+        }
         let matched = block.candidates.iter().find_map(|c| Some((&c.view, c.outcome.as_ref().ok()?)));
         let select = statement.blocks.iter().find(|select| select.span == block.span);
         if let (Some((view, matched)), Some(select)) = (matched, select) {

@@ -104,6 +104,11 @@ pub fn may_concern(statement: &Statement, views: &[Arc<View>]) -> bool {
     })
 }
 
+/// Whether a range lies inside one that is replaced as a whole.
+pub fn is_inside_any(range: &Range<usize>, replacements: &[(Range<usize>, String)]) -> bool {
+    replacements.iter().any(|(outer, _)| outer.start <= range.start && range.end <= outer.end)
+}
+
 /// A text with some ranges replaced; ranges that lie inside an earlier one are skipped.
 pub fn splice(sql: &str, mut replacements: Vec<(Range<usize>, String)>) -> String {
     replacements.sort_by_key(|(range, _)| (range.start, std::cmp::Reverse(range.end)));

@@ -15,7 +15,7 @@ use super::facts::{Clients, NoAccess};
 use super::query::{Confirmation, Decided, Decision, IncomingQuery, Mode, Wish};
 use super::shapes::Shapes;
 use crate::maintain::look::{Coverage, Covered, Look, LookError, Looker};
-use crate::matching::plan::{Plan, PlannedBlock, may_concern, plan, splice};
+use crate::matching::plan::{Plan, PlannedBlock, is_inside_any, may_concern, plan, splice};
 use crate::matching::rewrite::{StoredColumn, StoredView, rewrite};
 use crate::matching::schema::{Schema, TableName};
 use crate::matching::settings::first_that_matters;
@@ -157,6 +157,10 @@ impl Accelerator {
         let mut views = Vec::new();
         let mut refused = None;
         for block in plan.replaceable() {
+            // Gone together with the block around it.
+            if is_inside_any(&block.span, &replacements) {
+                continue;
+            }
             match self.answer(query, &database, &facts.roles, block, &look).await {
                 Ok((view, text)) => {
                     views.push(view);
