@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use super::CliError;
 use crate::matching::names;
-use crate::matching::plan::{is_inside_any, plan, splice};
-use crate::matching::rewrite::{StoredColumn, StoredView, rewrite};
+use crate::matching::plan::plan;
+use crate::matching::rewrite::{StoredColumn, StoredView};
 use crate::matching::schema::{Column, Schema, Table, TableName};
-use crate::matching::settings::first_that_matters;
-use crate::matching::view::View;
+use crate::matching::settings;
+use crate::matching::view::{View, ViewColumn};
 use crate::proxy::accelerator::Explanation;
-use crate::proxy::query::{Decision, Mode};
+use crate::proxy::decide::{Offer, Walk, choose};
+use crate::proxy::query::Decision;
 use crate::sql::ddl::create_tables;
 use crate::sql::parse;
 use crate::views::declaration;
@@ -54,45 +55,32 @@ pub fn explain(
             return Ok(explanation);
         }
     };
-    if let Some(name) = first_that_matters(settings.iter().chain(&statement.settings), &statement) {
-        explanation.decision = raw(format!("the setting {name} may change the answer"));
+    if let Some(refusal) = settings::refusal(sql, settings, &statement) {
+        explanation.decision = raw(refusal);
         return Ok(explanation);
     }
     let plan = plan(&statement, database, &schema, &known);
-    let mut used = Vec::new();
-    let mut replacements = Vec::new();
-    for block in plan.replaceable() {
-        if is_inside_any(&block.span, &replacements) {
-            continue;
-        }
-        let matched = block.candidates.iter().find_map(|c| Some((&c.view, c.outcome.as_ref().ok()?)));
+    let mut walk = Walk::new(&plan);
+    while let Some(block) = walk.next_block() {
         let select = statement.blocks.iter().find(|select| select.span == block.span);
-        if let (Some((view, matched)), Some(select)) = (matched, select) {
-            let stored = StoredView {
-                database: DATABASE.into(),
-                table: view.name.clone(),
-                columns: view
-                    .columns
-                    .iter()
-                    .map(|c| StoredColumn {
-                        name: c.name.clone().unwrap_or_else(|| c.text.clone()),
-                        type_name: String::new(),
-                    })
-                    .collect(),
-                runs: vec![RUN],
-            };
-            let names: Vec<String> = select.items.iter().map(names::of_item).collect();
-            replacements.push((block.span.clone(), rewrite(&block.block, matched, &stored, &names, sql)));
-            used.push(view.name.clone());
+        let names: Vec<String> = select.into_iter().flat_map(|select| &select.items).map(names::of_item).collect();
+        match choose(block, &|view| Ok(offer(view))) {
+            Ok(choice) => walk.answered(block, &choice.view.name, choice.text(&names, sql)),
+            Err(reason) => walk.refused(reason),
         }
     }
-    explanation.decision = if replacements.is_empty() {
-        raw(plan.reason())
-    } else {
-        Decision::View { views: used, mode: Mode::Full, sql: splice(sql, replacements) }
-    };
+    explanation.decision = walk.decision(sql);
     explanation.plan = Some(Arc::new(plan));
     Ok(explanation)
+}
+
+/// A view of which nothing is known but its definition.
+fn offer(view: &View) -> Offer {
+    let name = |c: &ViewColumn| c.name.clone().unwrap_or_else(|| c.text.clone());
+    let columns = view.columns.iter().map(|c| StoredColumn { name: name(c), type_name: String::new() });
+    let stored =
+        StoredView { database: DATABASE.into(), table: view.name.clone(), columns: columns.collect(), runs: vec![RUN] };
+    Offer { stored, rows: 0, source_rows: 0 }
 }
 
 fn read_schema(path: &Path, database: &str) -> Result<Schema, CliError> {

@@ -11,6 +11,7 @@ use super::part::{Part, PartNameError};
 use crate::matching::schema::{Column, TableName};
 use crate::sql::render::string_literal;
 use crate::upstream::{Upstream, UpstreamError};
+use crate::views::schema;
 use crate::views::storage::DATABASE;
 
 /// Engines outside this family keep no parts.
@@ -234,45 +235,20 @@ impl Observer {
             create_table_query: String,
             engine_full: String,
         }
-        #[derive(Deserialize)]
-        struct ColumnRow {
-            database: String,
-            table: String,
-            name: String,
-            #[serde(rename = "type")]
-            type_name: String,
-            default_kind: String,
-            default_expression: String,
-        }
         let ddl = format!(
             "SELECT database, name AS table, create_table_query, engine_full FROM system.tables WHERE {}",
             named(tables, "name")
         );
-        let columns = format!(
-            "SELECT database, table, name, type, default_kind, default_expression FROM system.columns WHERE {} \
-             ORDER BY database, table, position",
-            named(tables, "table")
-        );
-        let (ddl, columns) =
-            tokio::try_join!(self.upstream.rows::<Ddl>(&ddl), self.upstream.rows::<ColumnRow>(&columns))?;
-        let mut definitions: HashMap<TableName, Definition> = ddl
-            .into_iter()
-            .map(|row| {
-                let ttl_rewrites = ttl_rewrites(&row.create_table_query, &row.engine_full);
-                (TableName::new(row.database, row.table), Definition { columns: Vec::new(), ttl_rewrites })
-            })
-            .collect();
-        for row in columns {
-            if let Some(definition) = definitions.get_mut(&TableName::new(row.database, row.table)) {
-                definition.columns.push(Column {
-                    name: row.name,
-                    type_name: row.type_name,
-                    default_kind: row.default_kind,
-                    default_expression: row.default_expression,
-                });
-            }
-        }
-        Ok(definitions)
+        let of_columns = named(tables, "table");
+        let (ddl, mut columns) =
+            tokio::try_join!(self.upstream.rows::<Ddl>(&ddl), schema::columns(&self.upstream, &of_columns))?;
+        let definitions = ddl.into_iter().map(|row| {
+            let ttl_rewrites = ttl_rewrites(&row.create_table_query, &row.engine_full);
+            let name = TableName::new(row.database, row.table);
+            let columns = columns.remove(&name).unwrap_or_default();
+            (name, Definition { columns, ttl_rewrites })
+        });
+        Ok(definitions.collect())
     }
 
     /// The active parts of `tables`. With `hashes`, their contents' hashes too, which costs the server more.

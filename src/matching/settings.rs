@@ -104,6 +104,17 @@ const TEXT_FUNCTIONS: [&str; 8] =
     ["toString", "toJSONString", "CAST", "concat", "format", "arrayStringConcat", "accurateCast", "toFixedString"];
 const TEXT_FUNCTION_PREFIXES: [&str; 4] = ["JSON", "simpleJSON", "visitParam", "parse"];
 
+/// Why a query goes to the raw tables because of what settings may make of it: the first of `settings`, or of those in
+/// its text, that may change its meaning.
+pub fn refusal(sql: &str, settings: &[(String, String)], statement: &Statement) -> Option<String> {
+    // `cast_string_to_dynamic_use_inference` is among the neutral ones.
+    if sql.contains("Dynamic") {
+        return Some("what a cast to Dynamic holds depends on settings".into());
+    }
+    let name = first_that_matters(settings.iter().chain(&statement.settings), statement)?;
+    Some(format!("the setting {name} may change the answer"))
+}
+
 /// The first of these settings that may change the meaning of a query.
 pub fn first_that_matters<'a>(
     settings: impl IntoIterator<Item = &'a (String, String)>,
@@ -179,5 +190,12 @@ mod tests {
         assert_eq!(of("SELECT toYear(d) AS y, sum(x) FROM t GROUP BY y"), None);
         assert_eq!(of("SELECT toJSONString(u) AS y, sum(x) FROM t GROUP BY y"), Some(settings[0].0.clone()));
         assert_eq!(of("SELECT sum(x) FROM t GROUP BY CAST(u AS String)"), Some(settings[0].0.clone()));
+    }
+
+    #[test]
+    fn what_is_cast_to_dynamic_depends_on_settings() {
+        let of = |sql: &str| refusal(sql, &[], &crate::sql::parse(sql).unwrap()).is_some();
+        assert!(of("SELECT CAST(s AS Dynamic) AS y, sum(x) FROM t GROUP BY y"));
+        assert!(!of("SELECT s AS y, sum(x) FROM t GROUP BY y"));
     }
 }

@@ -11,18 +11,20 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::client::HttpUpstream;
+use super::decide::{self, Offer, Walk};
 use super::facts::{Clients, NoAccess};
-use super::query::{Confirmation, Decided, Decision, IncomingQuery, Mode, Wish};
+use super::query::{Confirmation, Decided, Decision, IncomingQuery, Wish};
 use super::shapes::Shapes;
-use crate::maintain::look::{Coverage, Covered, Look, LookError, Looker};
-use crate::matching::plan::{Plan, PlannedBlock, is_inside_any, may_concern, plan, splice};
-use crate::matching::rewrite::{StoredColumn, StoredView, rewrite};
+use crate::maintain::look::{Coverage, Look, LookError, Looker};
+use crate::matching::plan::{Plan, PlannedBlock, may_concern, plan};
+use crate::matching::rewrite::{StoredColumn, StoredView};
 use crate::matching::schema::{Schema, TableName};
-use crate::matching::settings::first_that_matters;
+use crate::matching::settings;
 use crate::matching::view::View;
 use crate::sql::{ParseError, parse};
 use crate::upstream::Upstream;
 use crate::views::catalog::{Catalog, CatalogView};
+use crate::views::storage::StorageColumn;
 
 /// A decision may be made ahead by a look of this age, to be confirmed by a new one. Far below the time for which runs are
 /// kept after they went out of use.
@@ -132,15 +134,12 @@ impl Accelerator {
         if !may_concern(&statement, &self.views) {
             return Err("no view reads these tables".into());
         }
-        if query.sql.contains("Dynamic") {
-            return Err("what a cast to Dynamic holds depends on settings".into());
-        }
-        if let Some(name) = first_that_matters(query.settings.iter().chain(&statement.settings), &statement) {
-            return Err(format!("the setting {name} may change the answer"));
+        if let Some(refusal) = settings::refusal(&query.sql, &query.settings, &statement) {
+            return Err(refusal);
         }
         let facts = self.clients.facts(query).await.map_err(|e| e.to_string())?;
         let changed: Vec<(String, String)> = facts.settings.into_iter().map(|name| (name, String::new())).collect();
-        if let Some(name) = first_that_matters(&changed, &statement) {
+        if let Some(name) = settings::first_that_matters(&changed, &statement) {
             return Err(format!("the setting {name} of user {} may change the answer", facts.user));
         }
         if !facts.temporary_tables.is_empty() {
@@ -153,28 +152,18 @@ impl Accelerator {
             return Err(plan.reason());
         }
         let (look, under_way) = self.look(&plan, looking, seen).await?;
-        let mut replacements = Vec::new();
-        let mut views = Vec::new();
-        let mut refused = None;
-        for block in plan.replaceable() {
-            // Gone together with the block around it.
-            if is_inside_any(&block.span, &replacements) {
-                continue;
-            }
+        let mut walk = Walk::new(&plan);
+        while let Some(block) = walk.next_block() {
             match self.answer(query, &database, &facts.roles, block, &look).await {
-                Ok((view, text)) => {
-                    views.push(view);
-                    replacements.push((block.span.clone(), text));
-                }
-                Err(reason) => _ = refused.get_or_insert(reason),
+                Ok((view, text)) => walk.answered(block, &view, text),
+                Err(reason) => walk.refused(reason),
             }
         }
-        if replacements.is_empty() {
-            return Err(refused.unwrap_or_else(|| plan.reason()));
+        let decision = walk.decision(&query.sql);
+        if let Decision::View { views, .. } = &decision {
+            seen.confirmation = under_way.map(|under_way| confirmation(under_way, look, views.clone()));
         }
-        views.dedup();
-        seen.confirmation = under_way.map(|under_way| confirmation(under_way, look, views.clone()));
-        Ok(Decision::View { views, mode: Mode::Full, sql: splice(&query.sql, replacements) })
+        Ok(decision)
     }
 
     fn plan(&self, query: &IncomingQuery, statement: &crate::sql::tree::Statement, database: &str) -> Arc<Plan> {
@@ -231,44 +220,30 @@ impl Accelerator {
         block: &PlannedBlock,
         look: &Look,
     ) -> Step<(String, String)> {
-        let mut reason = None;
-        // Fewest rows to read first.
-        let mut covered: Vec<(Covered, usize)> = Vec::new();
-        for (at, candidate) in block.candidates.iter().enumerate().filter(|(_, c)| c.outcome.is_ok()) {
-            match look.coverage(&candidate.view.name) {
-                Coverage::Covered(coverage) => covered.push((coverage, at)),
-                Coverage::Stale(why) => {
-                    reason.get_or_insert(format!("stale: view {}: {why}", candidate.view.name));
-                }
-            }
-        }
-        covered.sort_by_key(|(coverage, _)| coverage.rows);
-        let Some((coverage, at)) = covered.into_iter().next() else {
-            return Err(reason.unwrap_or_else(|| "no view matches".into()));
-        };
-        let candidate = &block.candidates[at];
-        if coverage.rows > coverage.source_rows {
-            return Err(format!("view {} is not smaller than its source", candidate.view.name));
-        }
+        let choice = decide::choose(block, &|view| self.offer(view, look))?;
         self.check_access(query, roles, block, look).await?;
-        let (Ok(matched), Some(known)) = (&candidate.outcome, self.catalog.get(&candidate.view.name)) else {
-            return Err("no view matches".into());
-        };
-        let stored = StoredView {
-            database: coverage.storage.database,
-            table: coverage.storage.table,
-            columns: known
-                .storage
-                .columns
-                .iter()
-                .map(|c| StoredColumn { name: c.name.clone(), type_name: c.type_name.clone() })
-                .collect(),
-            runs: coverage.runs,
-        };
-        let text = |names: &[String]| rewrite(&block.block, matched, &stored, names, &query.sql);
-        let names = self.shapes.names(query, database, block, &candidate.view.name, text).await;
-        let names = names.map_err(|why| format!("view {}: {why}", candidate.view.name))?;
-        Ok((candidate.view.name.clone(), text(&names)))
+        let name = &choice.view.name;
+        let text = |names: &[String]| choice.text(names, &query.sql);
+        let names = self.shapes.names(query, database, block, name, text).await;
+        let names = names.map_err(|why| format!("view {name}: {why}"))?;
+        Ok((name.clone(), text(&names)))
+    }
+
+    fn offer(&self, view: &View, look: &Look) -> Step<Offer> {
+        let Some(known) = self.catalog.get(&view.name) else { return Err("no view matches".into()) };
+        match look.coverage(&view.name) {
+            Coverage::Covered(covered) => {
+                let column = |c: &StorageColumn| StoredColumn { name: c.name.clone(), type_name: c.type_name.clone() };
+                let stored = StoredView {
+                    database: covered.storage.database,
+                    table: covered.storage.table,
+                    columns: known.storage.columns.iter().map(column).collect(),
+                    runs: covered.runs,
+                };
+                Ok(Offer { stored, rows: covered.rows, source_rows: covered.source_rows })
+            }
+            Coverage::Stale(why) => Err(format!("stale: view {}: {why}", view.name)),
+        }
     }
 
     /// The client must be allowed to read every raw column that the block names, and all rows.

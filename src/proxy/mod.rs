@@ -2,6 +2,7 @@
 
 pub mod accelerator;
 pub mod client;
+pub mod decide;
 pub mod decider;
 pub mod facts;
 pub mod http;

@@ -43,25 +43,13 @@ pub async fn load(upstream: &Upstream, tables: &[TableName]) -> Result<Schema, U
     let of_tables = format!(
         "SELECT database, name, toString(uuid) AS uuid, engine FROM system.tables WHERE database IN ({databases})"
     );
-    let of_columns = format!(
-        "SELECT database, table, name, type, default_kind, default_expression FROM system.columns \
-         WHERE database IN ({databases}) AND table IN ({names}) ORDER BY database, table, position"
-    );
+    let of_columns = format!("database IN ({databases}) AND table IN ({names})");
     let of_zone = "SELECT serverTimezone() AS time_zone";
-    let (all, columns, zone) = tokio::try_join!(
+    let (all, mut by_table, zone) = tokio::try_join!(
         upstream.rows::<TableRow>(&of_tables),
-        upstream.rows::<ColumnRow>(&of_columns),
+        columns(upstream, &of_columns),
         upstream.rows::<ZoneRow>(of_zone)
     )?;
-    let mut by_table: BTreeMap<TableName, Vec<Column>> = BTreeMap::new();
-    for row in columns {
-        by_table.entry(TableName::new(row.database, row.table)).or_default().push(Column {
-            name: row.name,
-            type_name: row.type_name,
-            default_kind: row.default_kind,
-            default_expression: row.default_expression,
-        });
-    }
     let found: BTreeSet<TableName> = all.iter().map(|row| TableName::new(&row.database, &row.name)).collect();
     let any_missing = tables.iter().any(|table| !found.contains(table));
     let time_zone = zone.into_iter().next().map(|row| row.time_zone).unwrap_or_default();
@@ -75,6 +63,24 @@ pub async fn load(upstream: &Upstream, tables: &[TableName]) -> Result<Schema, U
         }
     }
     Ok(schema)
+}
+
+/// The columns, in order, of the tables for which a condition over `system.columns` holds.
+pub async fn columns(upstream: &Upstream, condition: &str) -> Result<BTreeMap<TableName, Vec<Column>>, UpstreamError> {
+    let sql = format!(
+        "SELECT database, table, name, type, default_kind, default_expression FROM system.columns WHERE {condition} \
+         ORDER BY database, table, position"
+    );
+    let mut by_table: BTreeMap<TableName, Vec<Column>> = BTreeMap::new();
+    for row in upstream.rows::<ColumnRow>(&sql).await? {
+        by_table.entry(TableName::new(row.database, row.table)).or_default().push(Column {
+            name: row.name,
+            type_name: row.type_name,
+            default_kind: row.default_kind,
+            default_expression: row.default_expression,
+        });
+    }
+    Ok(by_table)
 }
 
 fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
