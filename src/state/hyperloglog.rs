@@ -3,7 +3,7 @@
 //! ```text
 //! uniqCombined: u8 kind | 1, 2: varint count | key, count times     (1: at most 16 keys)
 //!                       | 3: counter
-//! uniqHLL12:    u8 is-large | 0: varint count | u64 value, count times (at most 16) | 1: counter
+//! uniqHLL12:    u8 is-large | 0: varint count | value or u64 hash, count times (at most 16) | 1: counter
 //! counter:      2^K ranks of 5 bits (6 for 64-bit keys), least significant first
 //!               | u32 number of ranks of each value 0..=rank_max | u16 or u32 number of ranks that are 0
 //! ```
@@ -29,8 +29,18 @@ pub(super) struct Form {
     pub precision: u32,
     /// Bits of a key: 32 or 64.
     pub key_bits: u32,
-    /// uniqHLL12: the set holds values of 8 bytes, which are hashed for the counter.
-    pub hll12: bool,
+    pub hll12: Option<Hll12>,
+}
+
+/// What the set of uniqHLL12 holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hll12 {
+    /// Numbers of so many bytes (at most 8); the counter takes their `intHash32`.
+    Values(usize),
+    /// Hashes of strings and the like, treated as numbers of 8 bytes.
+    Hashes,
+    /// Hashes of anything else and of several arguments, of which the counter takes the low half as it is.
+    WholeHashes,
 }
 
 impl Form {
@@ -60,12 +70,20 @@ impl Form {
 
     /// Bytes of a key in the sets.
     fn key_bytes(self) -> usize {
-        if self.hll12 || self.key_bits == 64 { 8 } else { 4 }
+        match self.hll12 {
+            Some(Hll12::Values(width)) => width,
+            Some(Hll12::Hashes | Hll12::WholeHashes) => 8,
+            None => self.key_bits as usize / 8,
+        }
     }
 
     /// Keys of the medium set, from which on it turns into a counter.
     fn medium_max(self) -> usize {
-        if self.hll12 { SMALL_KEYS_MAX } else { 1 << (self.precision - if self.key_bits == 64 { 5 } else { 4 }) }
+        if self.hll12.is_some() {
+            SMALL_KEYS_MAX
+        } else {
+            1 << (self.precision - if self.key_bits == 64 { 5 } else { 4 })
+        }
     }
 }
 
@@ -99,7 +117,7 @@ impl Counter {
                 }
                 if keys.len() < max {
                     keys.insert(key);
-                } else if *is_small && !form.hll12 {
+                } else if *is_small && form.hll12.is_none() {
                     *is_small = false;
                     keys.insert(key);
                 } else {
@@ -123,7 +141,11 @@ impl Counter {
 }
 
 fn raise(ranks: &mut [u8], form: Form, key: u64) {
-    let hash = if form.hll12 { u64::from(int_hash_32(key)) } else { key };
+    let hash = match form.hll12 {
+        Some(Hll12::Values(_) | Hll12::Hashes) => u64::from(int_hash_32(key)),
+        Some(Hll12::WholeHashes) => u64::from(key as u32),
+        None => key,
+    };
     let bucket = hash as usize & (form.buckets() - 1);
     let tail = hash >> form.precision;
     let rank = if tail == 0 { form.rank_max() } else { (tail.trailing_zeros() + 1).min(form.rank_max()) };
@@ -162,10 +184,11 @@ impl Sketch for Counter {
             *is_small = false;
         }
         let count = reader.count("keys of uniqCombined", form.key_bytes())?;
-        if form.key_bytes() == 4 {
-            words::<u32>(reader, count)?.for_each(|key| self.insert(*form, u64::from(key)));
-        } else {
-            words::<u64>(reader, count)?.for_each(|key| self.insert(*form, key));
+        match form.key_bytes() {
+            1 => words::<u8>(reader, count)?.for_each(|key| self.insert(*form, u64::from(key))),
+            2 => words::<u16>(reader, count)?.for_each(|key| self.insert(*form, u64::from(key))),
+            4 => words::<u32>(reader, count)?.for_each(|key| self.insert(*form, u64::from(key))),
+            _ => words::<u64>(reader, count)?.for_each(|key| self.insert(*form, key)),
         }
         Ok(())
     }
@@ -176,7 +199,7 @@ impl Sketch for Counter {
             Self::Set { is_small: true, .. } => SMALL,
             Self::Set { .. } => MEDIUM,
         };
-        out.push(if form.hll12 { u8::from(kind == LARGE) } else { kind });
+        out.push(if form.hll12.is_some() { u8::from(kind == LARGE) } else { kind });
         match self {
             Self::Set { keys, .. } => {
                 write_varint(out, keys.len() as u64);
@@ -206,7 +229,7 @@ fn write_counter(ranks: &[u8], form: Form, out: &mut Vec<u8>) {
 }
 
 fn read_kind(form: Form, reader: &mut Reader<'_>) -> Result<u8, WireError> {
-    match (form.hll12, reader.u8()?) {
+    match (form.hll12.is_some(), reader.u8()?) {
         (true, 0) => Ok(SMALL),
         (true, 1) => Ok(LARGE),
         (false, kind @ SMALL..=LARGE) => Ok(kind),
@@ -228,7 +251,7 @@ mod tests {
     #[test]
     fn the_counter_has_the_size_that_clickhouse_writes() {
         // length(CAST(uniqCombinedState(K)(number) AS String)) - 1 for a million numbers on 26.9.
-        let bytes = |precision, key_bits| Form { precision, key_bits, hll12: false }.counter_bytes();
+        let bytes = |precision, key_bits| Form { precision, key_bits, hll12: None }.counter_bytes();
         assert_eq!([bytes(12, 32), bytes(16, 32), bytes(17, 32), bytes(20, 32)], [2650, 41036, 81992, 655_420]);
         assert_eq!([bytes(12, 64), bytes(16, 64), bytes(17, 64), bytes(20, 64)], [3290, 49356, 98504, 786_620]);
     }

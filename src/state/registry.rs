@@ -59,16 +59,19 @@ fn simple(function: &str, stored: &DataType, type_name: &str) -> Option<Box<dyn 
 pub(super) fn aggregate(type_: &AggregateType) -> Option<Box<dyn Function>> {
     let type_name = type_.to_string();
     // sumIf has the state of sum: the condition is its last argument.
-    let (name, arguments) = match type_.function.strip_suffix("If") {
-        Some(name) => (name, type_.arguments.split_last()?.1),
-        None => (type_.function.as_str(), type_.arguments.as_slice()),
+    let (name, condition, arguments) = match (type_.function.strip_suffix("If"), type_.arguments.as_slice()) {
+        (Some(name), [arguments @ .., condition]) => (name, Some(condition), arguments),
+        (Some(_), []) => return None,
+        (None, arguments) => (type_.function.as_str(), None, arguments),
     };
-    let nullable = arguments.iter().any(DataType::is_nullable);
+    let nullable = is_flagged(name, condition, arguments);
     let values: Vec<&DataType> = arguments.iter().map(value_type).collect();
     if let Some(rule) = rule(name) {
         let form = match values.first()? {
             DataType::String => Some(text::Form::StringStates),
             DataType::FixedString(width) => Some(text::Form::FixedStates(*width)),
+            // Its order is that of its bytes.
+            DataType::Ipv6 => Some(text::Form::FixedStates(16)),
             _ => None,
         };
         if let Some(form) = form {
@@ -87,12 +90,31 @@ pub(super) fn aggregate(type_: &AggregateType) -> Option<Box<dyn Function>> {
         });
     }
     if let Some(fields) = words(name, &values) {
-        // count and sumCount of a Nullable count the values that are not NULL: their states need no flag.
-        let flagged = nullable && !matches!(name, "count" | "sumCount");
-        let form = if flagged { Form::FlaggedStates } else { Form::States };
+        let form = if nullable { Form::FlaggedStates } else { Form::States };
         return Some(Box::new(Words { type_name, fields, form }));
     }
     sketch(name, type_name, type_, &values, nullable)
+}
+
+/// Whether a byte in front of the state says if there is a value. Seen in 26.9, function by function:
+///
+/// ```text
+///                                             NULLs in an argument | in the condition of -If
+/// sum, min, uniqCombined, quantile, ..:                      flag  | no flag
+/// uniq, uniqExact, uniqHLL12, quantiles..:                   flag  | flag: without a value they have a default
+/// count:                                  no flag (with -If: flag) | flag
+/// sumCount, groupArray, groupUniqArray, sumMap:           no flag  | no flag: NULLs are left out
+/// ```
+fn is_flagged(name: &str, condition: Option<&DataType>, arguments: &[DataType]) -> bool {
+    let in_arguments = arguments.iter().any(DataType::is_nullable);
+    let in_condition = condition.is_some_and(DataType::is_nullable);
+    match name {
+        "sumCount" | "groupArray" | "groupUniqArray" | "sumMap" => false,
+        "count" => condition.is_some() && (in_arguments || in_condition),
+        "uniq" | "uniqExact" | "uniqHLL12" => in_arguments || in_condition,
+        name if name.starts_with("quantiles") => in_arguments || in_condition,
+        _ => in_arguments,
+    }
 }
 
 fn sketch(
@@ -107,6 +129,7 @@ fn sketch(
     }
     let first = *values.first()?;
     let parameter = type_.parameters.as_deref();
+    let max = || parameter.map(|text| text.trim().parse::<usize>()).transpose().ok();
     let width = number(first).map(|(width, _)| width);
     match name {
         "uniq" => boxed::<uniq::Uniq>(type_name, (), nullable),
@@ -116,11 +139,18 @@ fn sketch(
             // Strings are kept with all 64 bits of their hash.
             let is_string = matches!(values, [DataType::String | DataType::FixedString(_) | DataType::Ipv6]);
             let wide = name == "uniqCombined64" || is_string;
-            let form = hyperloglog::Form { precision, key_bits: if wide { 64 } else { 32 }, hll12: false };
+            let form = hyperloglog::Form { precision, key_bits: if wide { 64 } else { 32 }, hll12: None };
             (12..=20).contains(&precision).then(|| boxed::<hyperloglog::Counter>(type_name, form, nullable))?
         }
         "uniqHLL12" => {
-            let form = hyperloglog::Form { precision: 12, key_bits: 32, hll12: true };
+            use hyperloglog::Hll12;
+            let hll12 = match values {
+                [DataType::String | DataType::FixedString(_) | DataType::Uuid | DataType::Ipv6] => Hll12::Hashes,
+                [DataType::BFloat16] => Hll12::Values(2),
+                [value] if plain_width(value).is_some() => Hll12::Values(plain_width(value).filter(|w| *w <= 8)?),
+                _ => Hll12::WholeHashes,
+            };
+            let form = hyperloglog::Form { precision: 12, key_bits: 32, hll12: Some(hll12) };
             boxed::<hyperloglog::Counter>(type_name, form, nullable)
         }
         "quantileTDigest" | "quantilesTDigest" | "quantileTDigestWeighted" | "quantilesTDigestWeighted" => {
@@ -131,27 +161,28 @@ fn sketch(
             2 => boxed::<reservoir::Reservoir<u16>>(type_name, (), nullable),
             4 => boxed::<reservoir::Reservoir<u32>>(type_name, (), nullable),
             8 => boxed::<reservoir::Reservoir<u64>>(type_name, (), nullable),
-            _ => None,
+            16 => boxed::<reservoir::Reservoir<u128>>(type_name, (), nullable),
+            _ => boxed::<reservoir::Reservoir<[u64; 4]>>(type_name, (), nullable),
         },
-        "quantileExact" | "quantilesExact" | "medianExact" => boxed::<list::List>(type_name, Some(width?), nullable),
-        // NULLs are left out of arrays, without a flag.
-        "groupArray" if parameter.is_none() => match first {
-            DataType::String => boxed::<list::List>(type_name, None, false),
-            _ => boxed::<list::List>(type_name, Some(plain_width(first)?), false),
-        },
-        "groupUniqArray" => {
-            let max = parameter.map(|text| text.trim().parse::<usize>()).transpose().ok()?;
-            match first {
-                DataType::String => boxed::<uniq::Strings>(type_name, max, false),
-                _ => set(type_name, plain_width(first), max, false),
-            }
+        "quantileExact" | "quantilesExact" | "medianExact" => {
+            boxed::<list::List>(type_name, list::Form { width: Some(width?), max: None }, nullable)
         }
+        "groupArray" => {
+            let form = list::Form { width: plain_width(first), max: max()? };
+            boxed::<list::List>(type_name, form, nullable)
+        }
+        "groupUniqArray" => match (plain_width(first), first) {
+            // Arrays stand without a length in front.
+            (None, DataType::Array(_) | DataType::Map(..)) => None,
+            (None, _) => boxed::<uniq::Strings>(type_name, max()?, nullable),
+            (width, _) => set(type_name, width, max()?, nullable),
+        },
         "groupBitmap" => {
             let signed = matches!(first, DataType::Int(_));
             let width = width.filter(|width| *width <= 8 && matches!(first, DataType::Int(_) | DataType::UInt(_)))?;
             boxed::<bitmap::Bitmap>(type_name, bitmap::Form { width, signed }, nullable)
         }
-        "sumMap" => boxed::<sum_map::SumMap>(type_name, sum_map_form(type_)?, false),
+        "sumMap" => boxed::<sum_map::SumMap>(type_name, sum_map_form(type_, values)?, nullable),
         _ => None,
     }
 }
@@ -178,9 +209,11 @@ fn exact_width(values: &[&DataType]) -> Option<usize> {
             DataType::Decimal { .. }
             | DataType::DateTime64(_)
             | DataType::Uuid
+            | DataType::Ipv6
             | DataType::String
             | DataType::FixedString(_)
             | DataType::Array(_)
+            | DataType::Map(..)
             | DataType::Tuple(_) => Some(16),
             other => plain_width(other),
         },
@@ -211,25 +244,26 @@ fn single(value: &DataType) -> Option<Single> {
     match value {
         DataType::String => Some(Single::String),
         DataType::FixedString(width) => Some(Single::Fixed(*width, None)),
+        DataType::Ipv6 => Some(Single::Fixed(16, None)),
         other => number(other).map(|(width, order)| Single::Fixed(width, Some(order))),
     }
 }
 
-fn sum_map_form(type_: &AggregateType) -> Option<sum_map::Form> {
-    let (key, values) = match type_.arguments.as_slice() {
-        [DataType::Map(key, value)] => (key.as_ref(), vec![value.as_ref().clone()]),
+fn sum_map_form(type_: &AggregateType, arguments: &[&DataType]) -> Option<sum_map::Form> {
+    let (key, values) = match arguments {
+        [DataType::Map(key, value)] => (key.as_ref(), vec![value.as_ref()]),
         // Version 0, which bare states over HTTP have, keeps sums in the arguments' own narrow types.
         [DataType::Array(key), values @ ..] if !values.is_empty() && type_.version == Some(1) => {
-            let element = |value: &DataType| match value {
-                DataType::Array(element) => Some(element.as_ref().clone()),
+            let elements = values.iter().map(|value| match value {
+                DataType::Array(element) => Some(element.as_ref()),
                 _ => None,
-            };
-            (key.as_ref(), values.iter().map(element).collect::<Option<Vec<_>>>()?)
+            });
+            (key.as_ref(), elements.collect::<Option<Vec<_>>>()?)
         }
         _ => return None,
     };
     let key_width = if *key == DataType::String { None } else { Some(plain_width(key)?) };
-    let sums = values.iter().map(sum).collect::<Option<Vec<_>>>()?;
+    let sums = values.iter().map(|value| sum(value)).collect::<Option<Vec<_>>>()?;
     // Decimals keep their own width here.
     let is_decimal = values.iter().any(|value| matches!(value, DataType::Decimal { .. }));
     (!is_decimal).then_some(sum_map::Form { key_width, sums })
