@@ -51,6 +51,7 @@ pub async fn build_by(upstream: &Upstream, view: &CatalogView, options: &Options
 pub async fn state(upstream: &Upstream, view: &CatalogView, looker: &Looker) -> String {
     match looker.look(&[view.name()]).await.unwrap().coverage(view.name()) {
         Coverage::Stale(reason) => reason.to_string(),
+        Coverage::Partial(_, cut) => cut.because.to_string(),
         Coverage::Covered(_) => match verify(upstream, view).await.unwrap() {
             Verdict::Equal { .. } => "covered".into(),
             other => panic!("{} is called covered: {other:?}", view.name()),

@@ -75,6 +75,7 @@ fn print_text(catalog: &Catalog, states: &[Coverage]) {
                 let source_rows = thousands(covered.source_rows);
                 (thousands(covered.rows), format!("covers all {source_rows} rows of {}", view.view.tables[0]))
             }
+            Coverage::Partial(covered, cut) => (thousands(covered.rows), format!("partly stale: {}", cut.because)),
             Coverage::Stale(Staleness::NeverBuilt) => ("-".into(), "never built: run tributary rebuild".into()),
             Coverage::Stale(reason) => ("-".into(), format!("stale: {reason}")),
         };
@@ -95,6 +96,10 @@ fn view_json(view: &CatalogView, state: &Coverage) -> Value {
         Coverage::Covered(covered) => {
             let name = if covered.manual { "manual" } else { "covered" };
             (name, None, Some(covered.rows), Some(covered.source_rows), covered.runs.len())
+        }
+        Coverage::Partial(covered, cut) => {
+            let reason = Some(cut.because.to_string());
+            ("partial", reason, Some(covered.rows), Some(covered.source_rows), covered.runs.len())
         }
         Coverage::Stale(Staleness::NeverBuilt) => ("never_built", None, None, None, 0),
         Coverage::Stale(reason) => ("stale", Some(reason.to_string()), None, None, 0),

@@ -126,6 +126,7 @@ fn lines<'a>(plan: &'a Plan, explanation: &Explanation) -> Vec<Line<'a>> {
             let view = candidate.view.name.as_str();
             let (stale, rows) = match coverage(view) {
                 Some(Coverage::Covered(covered)) => (None, Some(covered.rows)),
+                Some(Coverage::Partial(covered, cut)) => (None, Some(covered.rows + cut.rows)),
                 Some(Coverage::Stale(why)) => (Some(format!("stale: {why}")), None),
                 None => (None, None),
             };

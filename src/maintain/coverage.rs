@@ -232,6 +232,11 @@ pub fn identity_change(record: &SourceRecord, seen: &SourceSeen) -> Option<Stale
 /// The partitions that changed, in the order of their ids; empty: the view covers the table. Presumes that
 /// [`identity_change`] found none.
 pub fn partition_changes(record: &SourceRecord, seen: &SourceSeen) -> BTreeMap<String, Change> {
+    judge(record, seen).1
+}
+
+/// As [`partition_changes`], with the rule by which it was judged.
+pub(super) fn judge(record: &SourceRecord, seen: &SourceSeen) -> (Rule, BTreeMap<String, Change>) {
     let mut rule = Rule::new(record, seen);
     let none = Vec::new();
     let changes = |rule: &Rule| -> BTreeMap<String, Change> {
@@ -246,11 +251,12 @@ pub fn partition_changes(record: &SourceRecord, seen: &SourceSeen) -> BTreeMap<S
     let by_names = changes(&rule);
     let renumbered = by_names.values().any(|change| matches!(change, Change::Unproven { .. }));
     if !renumbered || rule.numbers_unique_to.is_some() {
-        return by_names;
+        return (rule, by_names);
     }
     // One part that took another's name casts doubt on the numbers of all.
     rule.numbers_unique_to = Some(greatest_witness(record, seen));
-    changes(&rule)
+    let changes = changes(&rule);
+    (rule, changes)
 }
 
 /// The first reason for which the recorded source is not what the look shows.
@@ -262,7 +268,7 @@ pub fn source_change(record: &SourceRecord, seen: &SourceSeen) -> Option<Stalene
 }
 
 /// How much of a part's name proves that its rows are known.
-struct Rule {
+pub(super) struct Rule {
     /// Part merges may rewrite rows: only parts with the recorded names count.
     same_names_only: bool,
     /// Block numbers are kept in Keeper. Then they are unique whatever happens to a server, and a part's time is that of
@@ -274,6 +280,10 @@ struct Rule {
 }
 
 impl Rule {
+    pub(super) fn is_numbered_in_keeper(&self) -> bool {
+        self.in_keeper
+    }
+
     fn new(record: &SourceRecord, seen: &SourceSeen) -> Self {
         let (was, is) = (&record.identity, &seen.identity);
         let family = NUMBERED_IN_KEEPER.iter().find_map(|family| is.engine.strip_prefix(family));
@@ -291,7 +301,8 @@ impl Rule {
         }
     }
 
-    fn change(&self, recorded: &[Part], active: &[Part]) -> Option<Change> {
+    /// What happened to some parts of one partition: all of it, or all parts within a stretch of blocks that no part crosses.
+    pub(super) fn change(&self, recorded: &[Part], active: &[Part]) -> Option<Change> {
         if active.iter().any(|part| part.name.patch.is_some()) {
             return Some(Change::Patched);
         }

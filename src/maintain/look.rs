@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use super::coverage::{self, Change, SourceRecord, SourceSeen, Staleness};
+use super::coverage::{SourceSeen, Staleness};
 use super::manifest::{Manifest, ManifestError, Store};
 use super::observe::{
     Clock, Definition, ObserveError, Observer, RowPolicy, TableParts, TableRow, rows_by_run, storage_table,
 };
+pub use super::sight::{Coverage, Covered, Sight};
 use crate::matching::schema::TableName;
 use crate::upstream::{Upstream, UpstreamError};
 use crate::views::catalog::{SourceUse, Target};
@@ -46,58 +47,30 @@ const CLOCK_AGE_MAX: Duration = Duration::from_millis(500);
 /// Looks under way at the same time. One more begins when one of them ends, for all who came meanwhile.
 const LOOKS_MAX: usize = 2;
 
-/// What one look says about one view.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Coverage {
-    Covered(Covered),
-    Stale(Staleness),
-}
-
-/// The runs that together hold exactly what the sources hold.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Covered {
-    pub storage: TableName,
-    pub runs: Vec<u64>,
-    /// Rows in these runs.
-    pub rows: u64,
-    /// Rows of the fact table that they stand for.
-    pub source_rows: u64,
-    /// Version of the manifest that names the runs.
-    pub version: u64,
-    /// Nothing was proved: the view is as fresh as its last rebuild, on the operator's word.
-    pub manual: bool,
-}
-
 /// What was seen; shared by all who asked for it.
 #[derive(Debug, Clone)]
 pub struct Look {
     pub started_at: Instant,
-    views: HashMap<String, Coverage>,
+    views: HashMap<String, Arc<Sight>>,
     policies: Arc<Vec<RowPolicy>>,
 }
 
 impl Look {
     /// What the look says about a view. One that it was not asked about counts as never built.
     pub fn coverage(&self, view: &str) -> Coverage {
-        self.views.get(view).cloned().unwrap_or(Coverage::Stale(Staleness::NeverBuilt))
+        self.views.get(view).map_or(Coverage::Stale(Staleness::NeverBuilt), |sight| sight.coverage.clone())
     }
 
-    /// Whether a decision about a view that went by an `earlier` look is right by this one as well; else the reason.
+    /// Whether a decision about a view that went by an `earlier` look, and by the manifest of then, is right by this one as
+    /// well; else the reason.
     pub fn confirms(&self, earlier: &Look, view: &str) -> Result<(), String> {
         if self.policies != earlier.policies {
             return Err("row policies have changed".into());
         }
-        match (self.coverage(view), earlier.coverage(view)) {
-            (Coverage::Covered(now), Coverage::Covered(then))
-                if now.storage == then.storage && now.runs == then.runs =>
-            {
-                Ok(())
-            }
-            // Not used then, so nothing depends on it.
-            (_, Coverage::Stale(_)) => Ok(()),
-            (Coverage::Covered(_), Coverage::Covered(_)) => Err(format!("stale: view {view} was rebuilt meanwhile")),
-            (Coverage::Stale(why), _) => Err(format!("stale: view {view}: {why}")),
-        }
+        let (Some(then), Some(now)) = (earlier.views.get(view), self.views.get(view)) else {
+            return Err(format!("view {view} was not looked at"));
+        };
+        now.confirms(then).map_err(|why| format!("stale: view {view}: {why}"))
     }
 
     /// The row policies on a source of these views, whoever they concern.
@@ -172,7 +145,7 @@ struct Memory {
 /// The newest manifest of a view that was seen, and when it was asked for.
 struct Known {
     /// Its record of the sources is brought forward when contents proved that other names mean the same rows.
-    manifest: Option<Manifest>,
+    manifest: Option<Arc<Manifest>>,
     asked_at: Instant,
     /// When contents were last compared.
     hashed_at: Option<Instant>,
@@ -288,20 +261,24 @@ impl Shared {
         if self.learn_definitions(&seen.tables).await? {
             seen.parts = self.observer.parts(&listed, false).await?;
         }
-        let mut coverages = self.judge(&targets, &seen);
+        let mut sights = self.judge(&targets, &seen);
 
         // Somebody may have rebuilt what the known manifest calls stale.
-        let is_stale = |target: &&Target| matches!(coverages.get(&target.view), Some(Coverage::Stale(_)));
+        let is_stale = |target: &&Target| {
+            sights.get(&target.view).is_none_or(|sight| !matches!(sight.coverage, Coverage::Covered(_)))
+        };
         let stale: Vec<&Target> = targets.iter().copied().filter(|target| is_stale(target)).collect();
         if self.ask_manifests(&stale, MANIFEST_AGE_STALE).await? {
-            coverages = self.judge(&targets, &seen);
+            sights = self.judge(&targets, &seen);
         }
-        if self.wants_hashes(&targets, &coverages) {
+        if self.wants_hashes(&targets, &sights) {
             seen.parts = self.observer.parts(&listed, true).await?;
-            coverages = self.judge(&targets, &seen);
-            self.bring_forward(&targets, &seen, &coverages);
+            sights = self.judge(&targets, &seen);
+            if self.bring_forward(&targets, &seen, &sights) {
+                sights = self.judge(&targets, &seen);
+            }
         }
-        Ok(Look { started_at, views: coverages, policies: policies? })
+        Ok(Look { started_at, views: sights, policies: policies? })
     }
 
     /// The server's clock, which is read now and then: it tells whether the server was started anew, and whether an ALTER is
@@ -356,7 +333,7 @@ impl Shared {
         }
         for manifest in newer {
             let storage = manifest.storage.clone();
-            memory.manifests.insert(storage, Known { manifest: Some(manifest), asked_at, hashed_at: None });
+            memory.manifests.insert(storage, Known { manifest: Some(Arc::new(manifest)), asked_at, hashed_at: None });
         }
         Ok(any)
     }
@@ -390,29 +367,26 @@ impl Shared {
 }
 
 impl Shared {
-    fn judge(&self, targets: &[&Target], seen: &Seen) -> HashMap<String, Coverage> {
+    fn judge(&self, targets: &[&Target], seen: &Seen) -> HashMap<String, Arc<Sight>> {
         let memory = lock(&self.memory);
         let judge = |target: &&Target| {
-            let coverage = match memory.manifests.get(&target.storage) {
-                Some(known) => judge(target, known, seen, &memory.definitions),
-                None => Coverage::Stale(Staleness::NeverBuilt),
-            };
-            (target.view.clone(), coverage)
+            let manifest = memory.manifests.get(&target.storage).and_then(|known| known.manifest.clone());
+            let sources = target.sources.iter().map(|used| source_seen(used, seen, &memory.definitions));
+            let storage = seen.parts.get(&storage_table(&target.storage));
+            let rows_by_run = storage.map(rows_by_run).unwrap_or_default();
+            (target.view.clone(), Arc::new(Sight::new(target, manifest, sources.collect(), rows_by_run)))
         };
         targets.iter().map(judge).collect()
     }
 
     /// Whether the contents of parts may still prove what their names alone did not.
-    fn wants_hashes(&self, targets: &[&Target], coverages: &HashMap<String, Coverage>) -> bool {
+    fn wants_hashes(&self, targets: &[&Target], sights: &HashMap<String, Arc<Sight>>) -> bool {
         let mut memory = lock(&self.memory);
         let mut any = false;
         for target in targets {
-            let Some(Coverage::Stale(Staleness::Partition { change, .. })) = coverages.get(&target.view) else {
-                continue;
-            };
+            let Some(sight) = sights.get(&target.view) else { continue };
             let Some(known) = memory.manifests.get_mut(&target.storage) else { continue };
-            let may_help = matches!(change, Change::Unproven { .. } | Change::Mutated { .. });
-            if may_help && known.hashed_at.is_none_or(|at| at.elapsed() >= HASHES_AGE_MIN) {
+            if sight.may_need_hashes() && known.hashed_at.is_none_or(|at| at.elapsed() >= HASHES_AGE_MIN) {
                 known.hashed_at = Some(Instant::now());
                 any = true;
             }
@@ -420,22 +394,27 @@ impl Shared {
         any
     }
 
-    /// For views that contents proved to be covered: what was seen is from now on what their runs are known to hold.
-    fn bring_forward(&self, targets: &[&Target], seen: &Seen, coverages: &HashMap<String, Coverage>) {
+    /// For views that contents proved to be covered: what was seen is from now on what their runs are known to hold. Says
+    /// whether there were any.
+    fn bring_forward(&self, targets: &[&Target], seen: &Seen, sights: &HashMap<String, Arc<Sight>>) -> bool {
         let mut guard = lock(&self.memory);
         let memory = &mut *guard;
         let proved = |target: &&&Target| {
-            matches!(coverages.get(&target.view), Some(Coverage::Covered(Covered { manual: false, .. })))
+            let coverage = sights.get(&target.view).map(|sight| &sight.coverage);
+            matches!(coverage, Some(Coverage::Covered(Covered { manual: false, .. })))
         };
+        let mut any = false;
         for target in targets.iter().filter(proved) {
             let known = memory.manifests.get_mut(&target.storage).and_then(|known| known.manifest.as_mut());
-            for (used, record) in target.sources.iter().zip(known.into_iter().flat_map(|known| &mut known.body.sources))
-            {
+            let Some(known) = known.map(Arc::make_mut) else { continue };
+            for (used, record) in target.sources.iter().zip(&mut known.body.sources) {
                 if let Ok(seen) = source_seen(used, seen, &memory.definitions) {
                     *record = seen.record(used.table.clone());
+                    any = true;
                 }
             }
         }
+        any
     }
 }
 
@@ -446,39 +425,6 @@ struct Seen {
 }
 
 type Definitions = HashMap<TableName, (TableRow, Arc<Definition>)>;
-
-fn judge(target: &Target, known: &Known, seen: &Seen, definitions: &Definitions) -> Coverage {
-    let Some(manifest) = &known.manifest else { return Coverage::Stale(Staleness::NeverBuilt) };
-    if manifest.body.sources.len() != target.sources.len() {
-        return Coverage::Stale(Staleness::NeverBuilt);
-    }
-    let storage = storage_table(&manifest.storage);
-    if let Some(damage) = storage_damage(manifest, seen.parts.get(&storage)) {
-        return Coverage::Stale(damage);
-    }
-    let manual = target.consistency == Consistency::Manual;
-    if !manual {
-        for (used, record) in target.sources.iter().zip(&manifest.body.sources) {
-            let change = match source_seen(used, seen, definitions) {
-                Ok(seen) => coverage::source_change(record, &seen),
-                Err(staleness) => Some(staleness),
-            };
-            if let Some(change) = change {
-                return Coverage::Stale(change);
-            }
-        }
-    }
-    let fact = manifest.body.sources.first();
-    let source_rows = fact.map_or(0, SourceRecord::rows);
-    Coverage::Covered(Covered {
-        storage,
-        runs: manifest.body.runs.iter().map(|run| run.id).collect(),
-        rows: manifest.body.rows(),
-        source_rows,
-        version: manifest.version,
-        manual,
-    })
-}
 
 /// One source as the look shows it, or why it cannot be told what it holds.
 fn source_seen(used: &SourceUse, seen: &Seen, definitions: &Definitions) -> Result<SourceSeen, Staleness> {
@@ -500,19 +446,6 @@ fn source_seen(used: &SourceUse, seen: &Seen, definitions: &Definitions) -> Resu
         server_started_at: row.server_started_at(),
         alter_pending: row.alter_pending,
         parts: parts.parts,
-    })
-}
-
-/// A run of which rows are missing, because somebody dropped or truncated what he should not have.
-fn storage_damage(manifest: &Manifest, storage: Option<&TableParts>) -> Option<Staleness> {
-    let found = storage.map(rows_by_run).unwrap_or_default();
-    manifest.body.runs.iter().find_map(|run| {
-        let rows_found = found.get(&run.id).copied().unwrap_or(0);
-        (rows_found != run.rows).then_some(Staleness::StorageDamaged {
-            run: run.id,
-            rows_expected: run.rows,
-            rows_found,
-        })
     })
 }
 

@@ -1,17 +1,19 @@
 //! Keeps views: which parts of the sources their runs hold, whether that is still what the sources hold, and how to
 //! build runs anew.
 //!
-//! [`part`] and [`coverage`] are pure. [`manifest`] is the record of what was built, [`look`] reads what is there now,
+//! [`part`], [`coverage`], [`cut`] and [`sight`] are pure. [`manifest`] is the record of what was built, [`look`] reads what is there now,
 //! [`rebuild`] makes the second equal to the first.
 
 pub mod build;
 pub mod chunk;
 pub mod coverage;
+pub mod cut;
 pub mod look;
 pub mod manifest;
 pub mod observe;
 pub mod part;
 pub mod rebuild;
 pub mod run;
+pub mod sight;
 pub mod states;
 pub mod verify;

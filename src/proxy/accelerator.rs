@@ -242,6 +242,7 @@ impl Accelerator {
                 };
                 Ok(Offer { stored, rows: covered.rows, source_rows: covered.source_rows })
             }
+            Coverage::Partial(_, cut) => Err(format!("stale: view {}: {}", view.name, cut.because)),
             Coverage::Stale(why) => Err(format!("stale: view {}: {why}", view.name)),
         }
     }
