@@ -78,8 +78,13 @@ pub fn explain(
 fn offer(view: &View) -> Offer {
     let name = |c: &ViewColumn| c.name.clone().unwrap_or_else(|| c.text.clone());
     let columns = view.columns.iter().map(|c| StoredColumn { name: name(c), type_name: String::new() });
-    let stored =
-        StoredView { database: DATABASE.into(), table: view.name.clone(), columns: columns.collect(), runs: vec![RUN] };
+    let stored = StoredView {
+        database: DATABASE.into(),
+        table: view.name.clone(),
+        columns: columns.collect(),
+        runs: vec![RUN],
+        dead: Vec::new(),
+    };
     Offer { stored, rows: 0, source_rows: 0 }
 }
 

@@ -8,13 +8,13 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::chunk::{self, Chunk};
-use super::coverage::{self, Parts, SourceSeen};
+use super::coverage::{Parts, SourceSeen};
 use super::observe::Observer;
 use super::part::Part;
 use super::rebuild::{Progress, RebuildError};
 use super::run::{self, Heartbeat};
+use super::sources;
 use super::states::{ALL_KEYS, KeyRange, RunWriter, States, StatesError};
-use crate::matching::schema::TableName;
 use crate::upstream::Upstream;
 use crate::views::catalog::CatalogView;
 use crate::wire::Block;
@@ -88,7 +88,7 @@ impl Builder {
         progress: Arc<dyn Progress>,
     ) -> Result<Self, RebuildError> {
         let states = Arc::new(States::new(upstream.clone(), view.clone()).await?);
-        let shared = own_run(&upstream, &view, &states).await?;
+        let shared = own_run(&upstream, &states).await?;
         let queue = batches(&seen[0].parts, partitions, limits.chunk_rows);
         let permits = Semaphore::new(limits.jobs.max(1));
         Ok(Self {
@@ -135,11 +135,6 @@ impl Builder {
         let mut rows = vec![(shared.writer.run(), shared.writer.rows())];
         rows.extend(lock(&self.own).iter().map(|own| (own.writer.run(), own.writer.rows())));
         rows
-    }
-
-    /// The id of the run that takes copies of earlier runs' rows as well.
-    pub async fn shared_run(&self) -> u64 {
-        self.shared.lock().await.writer.run()
     }
 
     async fn work(self: Arc<Self>) -> Result<Vec<Built>, RebuildError> {
@@ -251,30 +246,8 @@ impl Builder {
         Ok(self.states.read(chunk, range, bytes_max).await?)
     }
 
-    /// The active parts of the fact table, once it is sure that nothing else has changed since the build began: neither
-    /// the definition of a source, nor the rows of a joined table.
     async fn standing_parts(&self) -> Result<Arc<Parts>, RebuildError> {
-        let tables = &self.view.view.tables;
-        // In this order: an ALTER that the second question does not show was not there at the first one either.
-        let rows = self.observer.tables(tables, self.observer.clock().await?).await?;
-        let mut parts = self.observer.parts(tables, false).await?;
-        for (table, was) in tables.iter().zip(&self.seen) {
-            let moved = || RebuildError::SourceMoved { table: table.to_string() };
-            let row = rows.get(table).ok_or_else(moved)?;
-            let same = row.uuid == was.identity.uuid && row.altered_at == was.identity.altered_at;
-            if !same || row.alter_pending {
-                return Err(moved());
-            }
-        }
-        let mut now = |table: &TableName| parts.remove(table).unwrap_or_default().parts;
-        let fact = now(&tables[0]);
-        for (table, was) in tables.iter().zip(&self.seen).skip(1) {
-            let is = SourceSeen { parts: now(table), ..was.clone() };
-            if coverage::source_change(&was.record(table.clone()), &is).is_some() {
-                return Err(RebuildError::SourceMoved { table: table.to_string() });
-            }
-        }
-        Ok(fact)
+        sources::standing_parts(&self.observer, &self.view, &self.seen).await
     }
 
     /// Merges the blocks of several chunks; those of a single one have one row per key already.
@@ -296,7 +269,7 @@ impl Builder {
         let mut ranges = RANGES.iter();
         let mut of = ranges.next();
         while let Some(ranges_count) = of.filter(|_| self.states.has_keys()) {
-            let mut own = own_run(&self.upstream, &self.view, &self.states).await?;
+            let mut own = own_run(&self.upstream, &self.states).await?;
             match self.write_ranges(&mut own.writer, &partition, *ranges_count, bytes_max).await {
                 Ok(Some(parts)) => {
                     let run = own.writer.run();
@@ -359,9 +332,9 @@ impl Builder {
     }
 }
 
-async fn own_run(upstream: &Upstream, view: &CatalogView, states: &Arc<States>) -> Result<OwnRun, RebuildError> {
+async fn own_run(upstream: &Upstream, states: &Arc<States>) -> Result<OwnRun, RebuildError> {
     let id = run::new_id();
-    let heartbeat = Heartbeat::start(upstream, &view.storage.name.table, id).await?;
+    let heartbeat = Heartbeat::start(upstream, id).await?;
     Ok(OwnRun { writer: states.writer(id), heartbeat })
 }
 

@@ -28,6 +28,9 @@ use crate::views::declaration::Consistency;
 /// dropped under a reader.
 const MANIFEST_AGE_MAX: Duration = Duration::from_secs(1);
 
+/// A view that may be answered from an old look is looked at this often nevertheless, again far below `manifest::GRACE`.
+const LOOK_AGE_MAX: Duration = Duration::from_secs(20);
+
 /// While a view is stale its manifest is asked for at most this often: so long after a rebuild it may still be called stale.
 pub const MANIFEST_AGE_STALE: Duration = Duration::from_millis(100);
 
@@ -59,6 +62,16 @@ impl Look {
     /// What the look says about a view. One that it was not asked about counts as never built.
     pub fn coverage(&self, view: &str) -> Coverage {
         self.views.get(view).map_or(Coverage::Stale(Staleness::NeverBuilt), |sight| sight.coverage.clone())
+    }
+
+    /// What was seen of a view.
+    pub fn sight(&self, view: &str) -> Option<&Arc<Sight>> {
+        self.views.get(view)
+    }
+
+    /// Who may not see every row, of whatever table.
+    pub fn policies(&self) -> &[RowPolicy] {
+        &self.policies
     }
 
     /// Whether a decision about a view that went by an `earlier` look, and by the manifest of then, is right by this one as
@@ -178,6 +191,12 @@ impl Looker {
         }
     }
 
+    /// What maintenance has to know of all views: a look of its own, by the latest manifests.
+    pub async fn survey(&self, hashes: bool) -> Result<Look, LookError> {
+        let targets: Vec<&Target> = self.shared.targets.values().collect();
+        self.shared.look_at(&targets, Duration::ZERO, hashes).await
+    }
+
     /// The last look at all of `views`, if it is younger than `age_max`: something to work with until a new one is there.
     pub fn last(&self, views: &[&str], age_max: Duration) -> Option<Arc<Look>> {
         let memory = lock(&self.shared.memory);
@@ -232,7 +251,7 @@ impl Shared {
             let (Some(look), Some(target)) = (memory.looks.get(*view), self.targets.get(*view)) else { return false };
             let age_max = match target.consistency {
                 Consistency::Exact => return false,
-                Consistency::Bounded(age) => age,
+                Consistency::Bounded(age) => age.min(LOOK_AGE_MAX),
                 Consistency::Manual => MANIFEST_AGE_MAX,
             };
             Arc::ptr_eq(look, first) && look.started_at.elapsed() < age_max
@@ -241,8 +260,13 @@ impl Shared {
     }
 
     async fn take_look(&self, views: &BTreeSet<String>) -> Result<Look, LookError> {
-        let started_at = Instant::now();
         let targets: Vec<&Target> = views.iter().filter_map(|view| self.targets.get(view)).collect();
+        self.look_at(&targets, MANIFEST_AGE_MAX, false).await
+    }
+
+    /// A look by manifests that are at most `manifest_age` old; with `hashes` parts are known by their contents too.
+    async fn look_at(&self, targets: &[&Target], manifest_age: Duration, hashes: bool) -> Result<Look, LookError> {
+        let started_at = Instant::now();
         let sources: BTreeSet<&TableName> =
             targets.iter().flat_map(|target| target.sources.iter().map(|source| &source.table)).collect();
         let sources: Vec<TableName> = sources.into_iter().cloned().collect();
@@ -252,16 +276,16 @@ impl Shared {
         let clock = self.clock().await?;
         let (policies, parts, tables, manifests) = tokio::join!(
             self.policies(),
-            self.observer.parts(&listed, false),
+            self.observer.parts(&listed, hashes),
             self.observer.tables(&sources, clock),
-            self.ask_manifests(&targets, MANIFEST_AGE_MAX),
+            self.ask_manifests(targets, manifest_age),
         );
         manifests?;
         let mut seen = Seen { tables: tables?, parts: parts? };
         if self.learn_definitions(&seen.tables).await? {
-            seen.parts = self.observer.parts(&listed, false).await?;
+            seen.parts = self.observer.parts(&listed, hashes).await?;
         }
-        let mut sights = self.judge(&targets, &seen);
+        let mut sights = self.judge(targets, &seen);
 
         // Somebody may have rebuilt what the known manifest calls stale.
         let is_stale = |target: &&Target| {
@@ -269,13 +293,13 @@ impl Shared {
         };
         let stale: Vec<&Target> = targets.iter().copied().filter(|target| is_stale(target)).collect();
         if self.ask_manifests(&stale, MANIFEST_AGE_STALE).await? {
-            sights = self.judge(&targets, &seen);
+            sights = self.judge(targets, &seen);
         }
-        if self.wants_hashes(&targets, &sights) {
+        if self.wants_hashes(targets, &sights) {
             seen.parts = self.observer.parts(&listed, true).await?;
-            sights = self.judge(&targets, &seen);
-            if self.bring_forward(&targets, &seen, &sights) {
-                sights = self.judge(&targets, &seen);
+            sights = self.judge(targets, &seen);
+            if self.bring_forward(targets, &seen, &sights) {
+                sights = self.judge(targets, &seen);
             }
         }
         Ok(Look { started_at, views: sights, policies: policies? })

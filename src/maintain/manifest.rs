@@ -8,12 +8,14 @@
 //! commit of the part (`MergeTreeSink`, `MergeTreeDeduplicationLog`). So the token of a commit is table and version, and
 //! whoever reads his own commit id back has won.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use tokio::sync::OnceCell;
 
 use super::coverage::SourceRecord;
 use crate::upstream::{Upstream, UpstreamError};
@@ -22,8 +24,15 @@ use crate::views::storage::DATABASE;
 pub const TABLE: &str = "tributary.manifest";
 
 /// A run that is no longer named by the latest manifest is kept this long, for queries that were planned with an
-/// earlier one and for sidecars that have not seen the new one yet.
-pub const GRACE: Duration = Duration::from_secs(15 * 60);
+/// earlier one and for sidecars that have not seen the new one yet. Queries that run longer keep the parts that they read.
+/// Maintenance retires several runs a second, so that all of this time's are there at any moment.
+pub const GRACE: Duration = Duration::from_secs(60);
+
+/// The names of retired runs are kept this long after they were due, for commits whose outcome is not known yet.
+const RETIRED_KEPT: Duration = Duration::from_secs(60);
+
+/// The names of abandoned runs are kept this long, so that no late writer commits them.
+const ABANDONED_KEPT: Duration = Duration::from_secs(24 * 3600);
 
 /// Commits after which the token of an old one is forgotten. A commit that is later than that names a version far
 /// below the latest, and the latest wins.
@@ -57,13 +66,61 @@ pub struct Body {
     pub retired: Vec<Retired>,
 }
 
-/// An immutable set of rows in the storage table.
+/// An immutable set of rows in the storage table. Rows carry the fact table's partition that they come from, so that those
+/// of one partition can cease to count while the others stay: they are then called *dead*, and whoever reads the run must
+/// leave them out ([`Body::dead`]). Compaction takes them away.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
     pub id: u64,
+    /// Rows in the storage table, dead ones included.
     pub rows: u64,
-    /// Partition ids of the fact table whose rows it holds.
-    pub partitions: Vec<String>,
+    /// Partitions of the fact table whose rows in this run count, and the stretch of blocks that these rows come from: those
+    /// of other runs may lie in between, but no other rows of a *part* that this run holds.
+    #[serde(deserialize_with = "partitions_of_any_version")]
+    pub partitions: BTreeMap<String, Blocks>,
+    /// Partitions of which it holds rows that do not count.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dead: Vec<String>,
+}
+
+/// A stretch of block numbers, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Blocks(pub i64, pub i64);
+
+impl Blocks {
+    pub const ALL: Self = Self(i64::MIN, i64::MAX);
+
+    pub fn overlap(self, other: Self) -> bool {
+        self.0 <= other.1 && other.0 <= self.1
+    }
+
+    /// The stretch from the first to the last block of both.
+    pub fn hull(self, other: Self) -> Self {
+        Self(self.0.min(other.0), self.1.max(other.1))
+    }
+}
+
+/// Early manifests only listed the partitions.
+fn partitions_of_any_version<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Blocks>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Partitions {
+        Blocks(BTreeMap<String, Blocks>),
+        Names(Vec<String>),
+    }
+    Ok(match Partitions::deserialize(from)? {
+        Partitions::Blocks(blocks) => blocks,
+        Partitions::Names(names) => names.into_iter().map(|name| (name, Blocks::ALL)).collect(),
+    })
+}
+
+impl Run {
+    /// From now on the rows of a partition do not count.
+    pub fn bury(&mut self, partition: &str) {
+        if self.partitions.remove(partition).is_some() {
+            self.dead.push(partition.to_string());
+        }
+    }
 }
 
 /// A run that waits to be dropped.
@@ -77,9 +134,53 @@ pub struct Retired {
     pub abandoned: bool,
 }
 
+impl Retired {
+    /// Nobody can be reading it any more.
+    pub fn is_due(&self, now_ms: u64) -> bool {
+        self.abandoned || self.age(now_ms) >= GRACE
+    }
+
+    /// It was dropped long ago.
+    pub fn is_forgotten(&self, now_ms: u64) -> bool {
+        self.age(now_ms) >= if self.abandoned { ABANDONED_KEPT } else { GRACE + RETIRED_KEPT }
+    }
+
+    fn age(&self, now_ms: u64) -> Duration {
+        Duration::from_millis(now_ms.saturating_sub(self.since_ms))
+    }
+}
+
 impl Body {
+    /// Rows in the live runs, dead ones included: what a query has to read.
     pub fn rows(&self) -> u64 {
         self.runs.iter().map(|run| run.rows).sum()
+    }
+
+    /// Rows of live runs that do not count, as (run, source partition). A reader's condition is
+    /// `_run IN (runs) AND (_run, _sp) NOT IN (dead)`.
+    pub fn dead(&self) -> Vec<(u64, String)> {
+        self.runs.iter().flat_map(|run| run.dead.iter().map(|partition| (run.id, partition.clone()))).collect()
+    }
+
+    /// Runs of `before` that are no longer live, and live ones without rows that count, wait from now on to be dropped.
+    pub fn retire(&mut self, before: Option<&Manifest>, now_ms: u64) {
+        let (stay, gone): (Vec<Run>, Vec<Run>) =
+            std::mem::take(&mut self.runs).into_iter().partition(|run| run.rows > 0 && !run.partitions.is_empty());
+        self.runs = stay;
+        self.retired = before.map(|before| before.body.retired.clone()).unwrap_or_default();
+        self.retired.retain(|run| !run.is_forgotten(now_ms));
+        let before = before.into_iter().flat_map(|before| &before.body.runs).map(|run| run.id);
+        let mut gone: Vec<u64> = before.chain(gone.iter().map(|run| run.id)).collect();
+        gone.sort_unstable();
+        gone.dedup();
+        gone.retain(|id| !self.runs.iter().any(|live| live.id == *id));
+        self.retired.extend(gone.into_iter().map(|run| Retired { run, since_ms: now_ms, abandoned: false }));
+    }
+
+    /// Runs that no manifest names are from now on known as left over.
+    pub fn abandon(&mut self, runs: &[u64], now_ms: u64) {
+        self.retired.retain(|retired| !retired.is_forgotten(now_ms));
+        self.retired.extend(runs.iter().map(|run| Retired { run: *run, since_ms: now_ms, abandoned: true }));
     }
 
     /// Whether a commit with this run was taken, be it that a later one has replaced the run already.
@@ -124,11 +225,13 @@ pub struct Store {
     upstream: Upstream,
     /// The table was seen once.
     known: Arc<AtomicBool>,
+    /// Newer servers have a second switch for what commits rely on, which a profile may have turned off.
+    deduplicate_insert: Arc<OnceCell<bool>>,
 }
 
 impl Store {
     pub fn new(upstream: Upstream) -> Self {
-        Self { upstream, known: Arc::default() }
+        Self { upstream, known: Arc::default(), deduplicate_insert: Arc::default() }
     }
 
     /// Creates database and table unless they are there, so that a user without the right to create them can serve.
@@ -219,7 +322,8 @@ impl Store {
             committed_at_ms: 0,
             body: serde_json::to_string(body).map_err(undecodable)?,
         };
-        let enable = if self.knows_deduplicate_insert().await? { ", deduplicate_insert = 'enable'" } else { "" };
+        let knows = self.deduplicate_insert.get_or_try_init(|| self.knows_deduplicate_insert()).await?;
+        let enable = if *knows { ", deduplicate_insert = 'enable'" } else { "" };
         let sql = format!(
             "INSERT INTO {TABLE} (storage, view, version, commit, body) SETTINGS async_insert = 0, \
              insert_deduplicate = 1, insert_deduplication_token = '{storage}:{version}'{enable} FORMAT JSONEachRow"
@@ -234,7 +338,6 @@ impl Store {
 }
 
 impl Store {
-    /// Newer servers have a second switch for what commits rely on, which a profile may have turned off.
     async fn knows_deduplicate_insert(&self) -> Result<bool, UpstreamError> {
         #[derive(Deserialize)]
         struct Setting {

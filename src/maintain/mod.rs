@@ -6,14 +6,18 @@
 
 pub mod build;
 pub mod chunk;
+pub mod collect;
+pub mod compact;
 pub mod coverage;
 pub mod cut;
 pub mod look;
 pub mod manifest;
 pub mod observe;
 pub mod part;
+pub mod plan;
 pub mod rebuild;
 pub mod run;
 pub mod sight;
+pub mod sources;
 pub mod states;
 pub mod verify;

@@ -1,16 +1,21 @@
 //! Ids of runs, and the sign of life of whoever is writing one.
 //!
-//! A run that no manifest names is either being written or left over from a rebuild that died. The first kind is told
-//! by a row in `tributary.building` that its writer renews, and that says which process the writer is: one of this
-//! machine is known to be dead at once, another one when its row is old. Even one that was wrongly taken for dead (its
-//! process was stopped for minutes, say) does no harm: before its run is dropped a manifest is committed that calls the
-//! run abandoned, so that the late writer's own commit loses against it.
+//! ```text
+//! 63 ................ 20 19 ... 10 9 .... 0
+//! milliseconds since 1970  writer   counter      a run's id
+//! ```
+//! A run that no manifest names is either being written or left over from a process that died. A process that writes runs
+//! has a row in `tributary.writers` that it renews, under the writer's bits of its ids, and that says which process it is:
+//! one of this machine is known to be dead at once, another one when its row is old. Even one that was wrongly taken for
+//! dead (stopped for minutes, say) does no harm: before its run is dropped a manifest is committed that calls the run
+//! abandoned, so that the late writer's own commit loses against it.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::BuildHasher;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use foldhash::fast::RandomState;
 use serde::Deserialize;
@@ -19,7 +24,7 @@ use tokio::task::JoinHandle;
 use crate::sql::render::string_literal;
 use crate::upstream::{Upstream, UpstreamError};
 
-const TABLE: &str = "tributary.building";
+const TABLE: &str = "tributary.writers";
 
 /// A writer renews its row this often.
 const BEAT: Duration = Duration::from_secs(10);
@@ -27,41 +32,69 @@ const BEAT: Duration = Duration::from_secs(10);
 /// A writer whose row is older is taken for dead; ClickHouse may be slow, and so may be the writer's machine.
 const DEAD_AFTER: Duration = Duration::from_secs(60);
 
-/// Milliseconds since 1970 in the high 44 bits, then 20 bits that differ between processes and calls. Two processes
-/// that rebuild the same view would have to meet in the same millisecond with one chance in a million.
+const COUNTER_BITS: u32 = 10;
+const WRITER_BITS: u32 = 10;
+
+/// Two processes that write the same view would have to meet in the same millisecond with one chance in a million.
 pub fn new_id() -> u64 {
-    const LOW_BITS: u32 = 20;
-    const LOW_MASK: u64 = (1 << LOW_BITS) - 1;
+    const COUNTER_MASK: u64 = (1 << COUNTER_BITS) - 1;
     static NEXT: OnceLock<AtomicU64> = OnceLock::new();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let random = || BuildHasher::hash_one(&RandomState::default(), (now.as_nanos(), std::process::id()));
-    let low = NEXT.get_or_init(|| AtomicU64::new(random())).fetch_add(1, Ordering::Relaxed);
-    ((now.as_millis() as u64) << LOW_BITS) | (low & LOW_MASK)
+    let counter = NEXT.get_or_init(|| AtomicU64::new(random())).fetch_add(1, Ordering::Relaxed) & COUNTER_MASK;
+    ((now.as_millis() as u64) << (WRITER_BITS + COUNTER_BITS)) | (this_writer() << COUNTER_BITS) | counter
+}
+
+/// The bits of this process.
+fn this_writer() -> u64 {
+    static WRITER: OnceLock<u64> = OnceLock::new();
+    *WRITER.get_or_init(|| random() & WRITER_MASK)
+}
+
+const WRITER_MASK: u64 = (1 << WRITER_BITS) - 1;
+
+fn writer_of(run: u64) -> u64 {
+    (run >> COUNTER_BITS) & WRITER_MASK
+}
+
+fn random() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    BuildHasher::hash_one(&RandomState::default(), (now.as_nanos(), std::process::id()))
 }
 
 /// Creates the table of signs of life.
 pub async fn ensure(upstream: &Upstream) -> Result<(), UpstreamError> {
     let ddl = format!(
-        "CREATE TABLE IF NOT EXISTS {TABLE} (storage String, run UInt64, owner String, beat DateTime('UTC') DEFAULT now()) \
-         ENGINE = ReplacingMergeTree(beat) ORDER BY (storage, run) TTL beat + INTERVAL 1 DAY"
+        "CREATE TABLE IF NOT EXISTS {TABLE} (writer UInt16, owner String, beat DateTime('UTC') DEFAULT now()) \
+         ENGINE = ReplacingMergeTree(beat) ORDER BY (writer, owner) TTL beat + INTERVAL 1 DAY"
     );
     upstream.execute(&ddl).await
 }
 
-/// Runs of a storage table that somebody is writing now.
-pub async fn alive(upstream: &Upstream, storage: &str) -> Result<Vec<u64>, UpstreamError> {
-    #[derive(Deserialize)]
-    struct Row {
-        run: u64,
-        owner: String,
+/// Who may be writing runs now.
+pub struct Writers {
+    others: HashSet<u64>,
+    own: HashSet<u64>,
+}
+
+impl Writers {
+    pub async fn alive(upstream: &Upstream) -> Result<Self, UpstreamError> {
+        #[derive(Deserialize)]
+        struct Row {
+            writer: u64,
+            owner: String,
+        }
+        let own = lock(&OWN_RUNS).clone();
+        let sql = format!("SELECT DISTINCT writer, owner FROM {TABLE} WHERE beat > now() - {}", DEAD_AFTER.as_secs());
+        let rows = upstream.rows::<Row>(&sql).await?.into_iter();
+        let this = Owner::this();
+        let is_other = |row: &Row| !Owner::is_dead(&row.owner) && (this.is_none() || Owner::parse(&row.owner) != this);
+        Ok(Self { others: rows.filter(is_other).map(|row| row.writer).collect(), own })
     }
-    let sql = format!(
-        "SELECT DISTINCT run, owner FROM {TABLE} WHERE storage = {} AND beat > now() - {}",
-        string_literal(storage),
-        DEAD_AFTER.as_secs()
-    );
-    let rows = upstream.rows::<Row>(&sql).await?.into_iter();
-    Ok(rows.filter(|row| !Owner::is_dead(&row.owner)).map(|row| row.run).collect())
+
+    /// Whether somebody may be writing this run.
+    pub fn may_write(&self, run: u64) -> bool {
+        self.own.contains(&run) || self.others.contains(&writer_of(run))
+    }
 }
 
 /// Which process writes a run.
@@ -112,37 +145,63 @@ fn began(pid: u32) -> Option<u64> {
     (state != "Z" && state != "X").then(|| fields.nth(18)?.parse().ok())?
 }
 
-/// Keeps a run's row fresh until dropped.
+/// Runs that this process is writing.
+static OWN_RUNS: LazyLock<Mutex<HashSet<u64>>> = LazyLock::new(Mutex::default);
+
+/// When this process last gave a sign of life, by server.
+static BEATEN_AT: LazyLock<Mutex<HashMap<String, Instant>>> = LazyLock::new(Mutex::default);
+
+/// Says that a run is being written, until dropped.
 pub struct Heartbeat {
+    run: u64,
     task: JoinHandle<()>,
 }
 
 impl Heartbeat {
     /// To be called before the first row of the run is written.
-    pub async fn start(upstream: &Upstream, storage: &str, run: u64) -> Result<Self, UpstreamError> {
-        let sql = format!(
-            "INSERT INTO {TABLE} (storage, run, owner) SETTINGS async_insert = 0 VALUES ({}, {run}, {})",
-            string_literal(storage),
-            string_literal(&Owner::this().map(|owner| owner.to_string()).unwrap_or_default())
-        );
-        upstream.execute(&sql).await?;
-        let upstream = upstream.clone();
+    pub async fn start(upstream: &Upstream, run: u64) -> Result<Self, UpstreamError> {
+        lock(&OWN_RUNS).insert(run);
+        let again = upstream.clone();
         let task = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(BEAT).await;
-                if let Err(error) = upstream.execute(&sql).await {
-                    tracing::warn!("sign of life of run {run}: {error}");
+                if let Err(error) = beat(&again).await {
+                    tracing::warn!("sign of life: {error}");
                 }
             }
         });
-        Ok(Self { task })
+        let heartbeat = Self { run, task };
+        beat(upstream).await?;
+        Ok(heartbeat)
     }
 }
 
 impl Drop for Heartbeat {
     fn drop(&mut self) {
         self.task.abort();
+        lock(&OWN_RUNS).remove(&self.run);
     }
+}
+
+/// Renews this process's row, unless that was done just now.
+async fn beat(upstream: &Upstream) -> Result<(), UpstreamError> {
+    let server = upstream.config().url.to_string();
+    if lock(&BEATEN_AT).get(&server).is_some_and(|at| at.elapsed() < BEAT / 2) {
+        return Ok(());
+    }
+    let beaten_at = Instant::now();
+    let sql = format!(
+        "INSERT INTO {TABLE} (writer, owner) SETTINGS async_insert = 0 VALUES ({}, {})",
+        this_writer(),
+        string_literal(&Owner::this().map(|owner| owner.to_string()).unwrap_or_default())
+    );
+    upstream.execute(&sql).await?;
+    lock(&BEATEN_AT).insert(server, beaten_at);
+    Ok(())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -164,5 +223,6 @@ mod tests {
     fn ids_differ() {
         let ids: std::collections::HashSet<u64> = (0..1000).map(|_| super::new_id()).collect();
         assert_eq!(ids.len(), 1000);
+        assert!(ids.iter().all(|id| writer_of(*id) == this_writer()));
     }
 }

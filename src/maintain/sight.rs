@@ -26,6 +26,8 @@ pub enum Coverage {
 pub struct Covered {
     pub storage: TableName,
     pub runs: Vec<u64>,
+    /// Rows in these runs that do not count, as (run, source partition): see [`Run`](super::manifest::Run).
+    pub dead: Vec<(u64, String)>,
     /// Rows in these runs.
     pub rows: u64,
     /// Rows of the fact table.
@@ -113,6 +115,7 @@ fn coverage_of(target: &Target, manifest: &Manifest, sight: &Sight) -> Result<Co
     let mut covered = Covered {
         storage: storage_table(&manifest.storage),
         runs: manifest.body.runs.iter().map(|run| run.id).collect(),
+        dead: manifest.body.dead(),
         rows: manifest.body.rows(),
         source_rows: records.first().map_or(0, SourceRecord::rows),
         version: manifest.version,

@@ -1,12 +1,14 @@
 //! Reads partial states of a view's source from ClickHouse, and writes merged ones into its storage table.
 
-use std::collections::BTreeMap;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Deserialize;
 
 use super::chunk::Chunk;
+use super::manifest::{Run, Store};
+use super::rebuild::RebuildError;
 use crate::merge::{self, Layout, MergeError};
 use crate::sql::lexer::backquote;
 use crate::sql::render::string_literal;
@@ -16,7 +18,7 @@ use crate::views::catalog::CatalogView;
 use crate::views::neutral::neutral;
 use crate::views::storage::{RUN, SOURCE_PARTITION, StorageColumn};
 use crate::wire::native::{self, Decoder};
-use crate::wire::{Block, DataType, WireError};
+use crate::wire::{Block, Data, DataType, WireError};
 
 /// A piece of the key space: the keys whose hash modulo `of` is `at`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,10 +38,16 @@ pub enum StatesError {
     Wire(#[from] WireError),
     #[error("partial states cannot be merged: {0}")]
     Merge(#[from] MergeError),
+    /// ClickHouse took fewer or more rows than were sent.
+    #[error("run {run} has {found} rows in {storage}, {expected} were written; nothing was committed")]
+    RowsLost { storage: String, run: u64, expected: u64, found: u64 },
     /// More bytes of states than the budget allows: to be read by ranges of keys.
     #[error("the states take more than {bytes_max} bytes")]
     TooLarge { bytes_max: usize },
 }
+
+/// Name under which the part that a row was read from arrives.
+const PART: &str = "_tributary_part";
 
 /// How one view's states travel.
 pub struct States {
@@ -74,11 +82,74 @@ impl States {
         range: KeyRange,
         bytes_max: usize,
     ) -> Result<Vec<Block>, StatesError> {
-        let sql = self.select(chunk, range);
-        let mut stream = self.upstream.stream(&sql, "Native", &[])?;
+        self.fetch(&self.select(chunk, range), bytes_max).await
+    }
+
+    /// The states of a chunk's rows, and the parts that they were read from, by name. A query sees the parts of a table as
+    /// they are at one moment, so each of these was read as a whole, whatever became of it meanwhile. A part of the chunk
+    /// that is not among them either had no row for the view or was gone already.
+    pub async fn read_by_part(
+        &self,
+        chunk: &Chunk,
+        bytes_max: usize,
+    ) -> Result<(Vec<Block>, HashSet<String>), StatesError> {
+        let names: Vec<String> = self.view.storage.columns.iter().map(|column| column.name.clone()).collect();
+        let origins = [("_partition_id", SOURCE_PARTITION), ("_part", PART)];
+        let states = self.view.view.state_select(&names, Some(&chunk.predicate()), &origins);
+        let mut items = self.items(SOURCE_PARTITION.into());
+        items.push(PART.into());
+        let mut blocks = self.fetch(&format!("SELECT {} FROM ({states})", items.join(", ")), bytes_max).await?;
+        let mut parts = HashSet::new();
+        for block in &mut blocks {
+            let names = block.columns.pop().map(|column| column.data);
+            parts.extend(names.as_ref().map(texts).unwrap_or_default());
+        }
+        Ok((blocks, parts))
+    }
+
+    /// The rows of some runs that count, of the keys in `range`.
+    pub async fn read_runs(&self, runs: &[Run], range: KeyRange) -> Result<Vec<Block>, StatesError> {
+        let ids: Vec<String> = runs.iter().map(|run| run.id.to_string()).collect();
+        let dead: Vec<String> = runs
+            .iter()
+            .flat_map(|run| run.dead.iter().map(|partition| format!("({}, {})", run.id, string_literal(partition))))
+            .collect();
+        let items = self.items(SOURCE_PARTITION.into()).join(", ");
+        let mut sql = format!("SELECT {items} FROM {} WHERE {RUN} IN ({})", self.view.storage.quoted(), ids.join(", "));
+        if !dead.is_empty() {
+            sql += &format!(" AND ({RUN}, {SOURCE_PARTITION}) NOT IN ({})", dead.join(", "));
+        }
+        if range != ALL_KEYS {
+            sql += &format!(" AND {}", self.in_range(range));
+        }
+        // Rows of one key are merged in the order of their runs, which is what anyLast goes by.
+        sql += &format!(" ORDER BY {RUN}");
+        self.fetch(&sql, usize::MAX).await
+    }
+
+    /// Uncompressed bytes of some runs in the storage table.
+    pub async fn bytes_of_runs(&self, runs: &[Run]) -> Result<u64, UpstreamError> {
+        #[derive(Deserialize)]
+        struct Bytes {
+            bytes: u64,
+        }
+        let ids: Vec<String> = runs.iter().map(|run| string_literal(&run.id.to_string())).collect();
+        let table = &self.view.storage.name;
+        let sql = format!(
+            "SELECT sum(data_uncompressed_bytes) AS bytes FROM system.parts WHERE active AND database = {} AND table = {} \
+             AND partition_id IN ({})",
+            string_literal(&table.database),
+            string_literal(&table.table),
+            ids.join(", ")
+        );
+        Ok(self.upstream.rows::<Bytes>(&sql).await?.first().map_or(0, |row| row.bytes))
+    }
+
+    async fn fetch(&self, sql: &str, bytes_max: usize) -> Result<Vec<Block>, StatesError> {
+        let mut stream = self.upstream.stream(sql, "Native", &[])?;
         let mut decoder = Decoder::new(state::skip);
         let (mut blocks, mut bytes) = (Vec::new(), 0);
-        while let Some(piece) = stream.next().await.map_err(|e| self.upstream.failed(&sql, e))? {
+        while let Some(piece) = stream.next().await.map_err(|e| self.upstream.failed(sql, e))? {
             for block in decoder.push(&piece)?.into_iter().filter(|block| block.rows > 0) {
                 bytes += block.byte_size();
                 blocks.push(block);
@@ -97,10 +168,22 @@ impl States {
     }
 
     fn select(&self, chunk: Option<&Chunk>, range: KeyRange) -> String {
-        let columns = &self.view.storage.columns;
-        let names: Vec<String> = columns.iter().map(|column| column.name.clone()).collect();
+        let names: Vec<String> = self.view.storage.columns.iter().map(|column| column.name.clone()).collect();
         let predicate = chunk.map(Chunk::predicate);
-        let states = self.view.view.state_select(&names, predicate.as_deref(), chunk.map(|_| SOURCE_PARTITION));
+        let origins: &[(&str, &str)] = if chunk.is_some() { &[("_partition_id", SOURCE_PARTITION)] } else { &[] };
+        let states = self.view.view.state_select(&names, predicate.as_deref(), origins);
+        // A source without parts has no partitions.
+        let partition = if chunk.is_some() { SOURCE_PARTITION.into() } else { format!("'' AS {SOURCE_PARTITION}") };
+        let mut sql = format!("SELECT {} FROM ({states})", self.items(partition).join(", "));
+        if range != ALL_KEYS {
+            sql += &format!(" WHERE {}", self.in_range(range));
+        }
+        sql
+    }
+
+    /// What to select for the columns of a block: the source partition, dimensions, states in their carriers.
+    fn items(&self, partition: String) -> Vec<String> {
+        let columns = &self.view.storage.columns;
         let item = |at: &usize| {
             let name = backquote(&columns[*at].name);
             match self.carrier(&columns[*at]) {
@@ -108,16 +191,14 @@ impl States {
                 None => name,
             }
         };
-        // A source without parts has no partitions.
-        let partition = if chunk.is_some() { SOURCE_PARTITION.into() } else { format!("'' AS {SOURCE_PARTITION}") };
-        let items: Vec<String> = std::iter::once(partition).chain(self.order.iter().map(item)).collect();
-        let mut sql = format!("SELECT {} FROM ({states})", items.join(", "));
-        if range != ALL_KEYS {
-            let keys: Vec<String> =
-                self.order[..self.layout.key_count - 1].iter().map(|at| backquote(&columns[*at].name)).collect();
-            sql += &format!(" WHERE sipHash64({}) % {} = {}", keys.join(", "), range.of, range.at);
-        }
-        sql
+        std::iter::once(partition).chain(self.order.iter().map(item)).collect()
+    }
+
+    fn in_range(&self, range: KeyRange) -> String {
+        let columns = &self.view.storage.columns;
+        let keys: Vec<String> =
+            self.order[..self.layout.key_count - 1].iter().map(|at| backquote(&columns[*at].name)).collect();
+        format!("sipHash64({}) % {} = {}", keys.join(", "), range.of, range.at)
     }
 
     /// What to select in place of an aggregate whose states need a length in front.
@@ -142,44 +223,59 @@ impl States {
         RunWriter { states: self.clone(), run, rows: 0, blocks: Vec::new(), bytes: 0, header: None }
     }
 
-    /// Copies rows of `from` that belong to `partitions` into run `to`, inside ClickHouse.
-    pub async fn copy(&self, from: u64, partitions: &[String], to: u64) -> Result<(), UpstreamError> {
-        let columns: Vec<String> = self.view.storage.columns.iter().map(|column| backquote(&column.name)).collect();
-        let (columns, table) = (columns.join(", "), self.view.storage.quoted());
-        let list: Vec<String> = partitions.iter().map(|id| string_literal(id)).collect();
-        // No alias for the new id: it would stand for the column in WHERE as well.
-        self.upstream
-            .execute(&format!(
-                "INSERT INTO {table} ({RUN}, {SOURCE_PARTITION}, {columns}) SELECT {to}, {SOURCE_PARTITION}, \
-                 {columns} FROM {table} WHERE {RUN} = {from} AND {SOURCE_PARTITION} IN ({})",
-                list.join(", ")
-            ))
-            .await
-    }
-
-    /// Rows of a run by source partition, as the storage table has them.
-    pub async fn rows_of_run(&self, run: u64) -> Result<BTreeMap<String, u64>, UpstreamError> {
+    async fn rows_of_run(&self, run: u64) -> Result<u64, UpstreamError> {
         #[derive(Deserialize)]
         struct Rows {
-            partition: String,
             rows: u64,
         }
-        let sql = format!(
-            "SELECT {SOURCE_PARTITION} AS partition, count() AS rows FROM {} WHERE {RUN} = {run} GROUP BY partition",
-            self.view.storage.quoted()
-        );
-        Ok(self.upstream.rows::<Rows>(&sql).await?.into_iter().map(|row| (row.partition, row.rows)).collect())
+        let sql = format!("SELECT count() AS rows FROM {} WHERE {RUN} = {run}", self.view.storage.quoted());
+        Ok(self.upstream.rows::<Rows>(&sql).await?.first().map_or(0, |row| row.rows))
+    }
+
+    /// Makes sure that ClickHouse took all rows of a run.
+    pub async fn expect_rows(&self, run: u64, expected: u64) -> Result<(), StatesError> {
+        let found = self.rows_of_run(run).await?;
+        let storage = self.view.storage.name.to_string();
+        if found == expected { Ok(()) } else { Err(StatesError::RowsLost { storage, run, expected, found }) }
+    }
+
+    /// Drops the runs of an attempt that failed, unless its commit was taken after all.
+    pub async fn drop_unseen(&self, store: &Store, runs: &[u64]) -> Result<(), RebuildError> {
+        let latest = store.latest(&self.view.storage.name.table).await?;
+        let seen = |run: &u64| latest.as_ref().is_some_and(|latest| latest.body.has_seen(*run));
+        let unseen: Vec<u64> = runs.iter().copied().filter(|run| !seen(run)).collect();
+        Ok(drop_runs(&self.upstream, &self.view.storage.quoted(), &unseen).await?)
     }
 
     /// Drops a run that no manifest names any more, or never named.
     pub async fn drop_run(&self, run: u64) -> Result<(), UpstreamError> {
-        drop_run(&self.upstream, &self.view.storage.quoted(), run).await
+        drop_runs(&self.upstream, &self.view.storage.quoted(), &[run]).await
     }
 }
 
-/// Drops a run from a storage table, whose quoted name is given.
-pub async fn drop_run(upstream: &Upstream, table: &str, run: u64) -> Result<(), UpstreamError> {
-    upstream.execute(&format!("ALTER TABLE {table} DROP PARTITION {run}")).await
+/// Drops runs from a storage table, whose quoted name is given.
+pub async fn drop_runs(upstream: &Upstream, table: &str, runs: &[u64]) -> Result<(), UpstreamError> {
+    for runs in runs.chunks(100) {
+        let drops: Vec<String> = runs.iter().map(|run| format!("DROP PARTITION {run}")).collect();
+        upstream.execute(&format!("ALTER TABLE {table} {}", drops.join(", "))).await?;
+    }
+    Ok(())
+}
+
+/// The distinct values of a column of strings.
+fn texts(data: &Data) -> Vec<String> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let distinct: HashSet<String> = match data {
+        Data::LowCardinality { keys, dictionary } => match &**dictionary {
+            Data::Bytes(values) => {
+                keys.iter().collect::<HashSet<_>>().into_iter().map(|key| text(values.get(*key as usize))).collect()
+            }
+            _ => HashSet::new(),
+        },
+        Data::Bytes(values) => values.iter().map(text).collect(),
+        _ => HashSet::new(),
+    };
+    distinct.into_iter().collect()
 }
 
 /// Collects blocks and sends them by INSERTs of a good size: each INSERT makes at least one part.

@@ -20,6 +20,8 @@ pub struct StoredView {
     pub columns: Vec<StoredColumn>,
     /// Live runs; a query must name them.
     pub runs: Vec<u64>,
+    /// Rows of these runs that do not count, as (run, source partition).
+    pub dead: Vec<(u64, String)>,
 }
 
 /// A column of a view's table.
@@ -64,6 +66,11 @@ pub fn rewrite(block: &Block, matched: &Match, stored: &StoredView, names: &[Str
         runs => format!("IN ({})", join(runs)),
     };
     let _ = write!(sql, " WHERE {VIEW_ALIAS}._run {runs}");
+    if !stored.dead.is_empty() {
+        let dead: Vec<String> =
+            stored.dead.iter().map(|(run, partition)| format!("({run}, {})", string_literal(partition))).collect();
+        let _ = write!(sql, " AND ({VIEW_ALIAS}._run, {VIEW_ALIAS}._sp) NOT IN ({})", dead.join(", "));
+    }
     for filter in &matched.filters {
         let _ = write!(sql, " AND {}", text(filter));
     }

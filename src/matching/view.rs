@@ -164,14 +164,13 @@ impl View {
     }
 
     /// The SELECT that computes the view's partial states from the source: one column for each view column, called
-    /// `names`. `fact_predicate` may restrict the fact table; `{fact}` in it stands for the table's qualifier. With
-    /// `partition` the states are told apart by partition of the fact table, whose id is a first column of that name.
-    pub fn state_select(&self, names: &[String], fact_predicate: Option<&str>, partition: Option<&str>) -> String {
+    /// `names`. `fact_predicate` may restrict the fact table; `{fact}` in it stands for the table's qualifier. The states
+    /// are told apart by `origins`, virtual columns of the fact table, which come first under the names given with them.
+    pub fn state_select(&self, names: &[String], fact_predicate: Option<&str>, origins: &[(&str, &str)]) -> String {
         let text = |expr: &Expr| render(expr, &source_column, &|_| String::new());
-        let partition_id = format!("{SOURCE_ALIAS}0._partition_id");
         let mut sql = String::from("SELECT ");
-        if let Some(name) = partition {
-            let _ = write!(sql, "{partition_id} AS {}, ", backquote(name));
+        for (column, name) in origins {
+            let _ = write!(sql, "{SOURCE_ALIAS}0.{column} AS {}, ", backquote(name));
         }
         for (i, (column, name)) in self.columns.iter().zip(names).enumerate() {
             let expr = match &column.kind {
@@ -203,7 +202,8 @@ impl View {
             let _ = write!(sql, " WHERE {}", conditions.join(" AND "));
         }
         let keys = self.block.group_by.iter().map(|k| text(&k.expr));
-        let keys: Vec<String> = partition.map(|_| partition_id).into_iter().chain(keys).collect();
+        let origins = origins.iter().map(|(column, _)| format!("{SOURCE_ALIAS}0.{column}"));
+        let keys: Vec<String> = origins.chain(keys).collect();
         if keys.is_empty() {
             // Without keys ClickHouse gives one row also for no rows at all, whose zeros must not be merged.
             sql.push_str(" HAVING count() > 0");
@@ -425,7 +425,7 @@ mod tests {
         assert_eq!(texts, ["toYear(d)", "city", "SUM(x)", "avg(x)"]);
         let names: Vec<String> = ["year", "city", "s", "avg(x)"].map(String::from).to_vec();
         assert_eq!(
-            view.state_select(&names, Some("{fact}._partition_id = '1'"), None),
+            view.state_select(&names, Some("{fact}._partition_id = '1'"), &[]),
             "SELECT toYear(_source0.`d`) AS `year`, _source0.`city` AS `city`, SUM(_source0.`x`) AS `s`, \
              avgState(_source0.`x`) AS `avg(x)` FROM `db`.`t` AS _source0 WHERE greater(_source0.`x`, 1) AND \
              (_source0._partition_id = '1') GROUP BY toYear(_source0.`d`), _source0.`city`"

@@ -28,7 +28,7 @@ use crate::views::storage::StorageColumn;
 
 /// A decision may be made ahead by a look of this age, to be confirmed by a new one. Far below the time for which runs are
 /// kept after they went out of use.
-const AHEAD_AGE_MAX: Duration = Duration::from_secs(60);
+const AHEAD_AGE_MAX: Duration = Duration::from_secs(20);
 
 /// What was stale this short a time ago is not looked at again before the query goes to the raw tables.
 const STALE_AGE_MAX: Duration = Duration::from_millis(500);
@@ -239,6 +239,7 @@ impl Accelerator {
                     table: covered.storage.table,
                     columns: known.storage.columns.iter().map(column).collect(),
                     runs: covered.runs,
+                    dead: covered.dead,
                 };
                 Ok(Offer { stored, rows: covered.rows, source_rows: covered.source_rows })
             }

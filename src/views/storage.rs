@@ -75,7 +75,7 @@ impl StorageTable {
         if let Some(twice) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
             return Err(StorageError::SameName(twice.1.clone()));
         }
-        let select = view.state_select(&names, None, None);
+        let select = view.state_select(&names, None, &[]);
         let states: Vec<Described> = upstream.rows(&format!("DESCRIBE TABLE ({select})")).await?;
         if states.len() != expected {
             return Err(StorageError::Columns { described: states.len(), expected });

@@ -1,0 +1,87 @@
+//! Merges runs into larger ones: the levels of a log-structured tree whose values are partial states.
+
+use std::sync::Arc;
+
+use super::manifest::{Commit, Manifest, Run, Store};
+use super::plan;
+use super::rebuild::RebuildError;
+use super::run::{self, Heartbeat};
+use super::states::{ALL_KEYS, KeyRange, States, StatesError};
+use crate::upstream::Upstream;
+use crate::views::catalog::CatalogView;
+
+/// Bytes of states that a compaction holds at once; larger runs are merged by ranges of keys.
+const MEMORY_BYTES: u64 = 256 << 20;
+
+/// Compacts the runs of one view.
+pub struct Compactor<'a> {
+    pub upstream: &'a Upstream,
+    pub store: &'a Store,
+    pub states: &'a Arc<States>,
+}
+
+impl Compactor<'_> {
+    /// Merges until every level has fewer runs than its fan-in; the latest manifest, if anything was merged.
+    pub async fn settle(&self, view: &CatalogView) -> Result<Option<Manifest>, RebuildError> {
+        let mut last = None;
+        while let Some(manifest) = self.store.latest(&view.storage.name.table).await? {
+            let Some(runs) = plan::compaction(&manifest.body, true) else { break };
+            match self.compact(view, &manifest, &runs, 1).await? {
+                Some(manifest) => last = Some(manifest),
+                // Somebody else maintains the view, and will go on.
+                None => break,
+            }
+        }
+        Ok(last)
+    }
+
+    /// Merges some live runs of `manifest` into one; `None`: another commit came first.
+    pub async fn compact(
+        &self,
+        view: &CatalogView,
+        manifest: &Manifest,
+        runs: &[u64],
+        threads: usize,
+    ) -> Result<Option<Manifest>, RebuildError> {
+        let (chosen, mut others): (Vec<Run>, Vec<Run>) =
+            manifest.body.runs.iter().cloned().partition(|run| runs.contains(&run.id));
+        let id = run::new_id();
+        let _heartbeat = Heartbeat::start(self.upstream, id).await?;
+        let outcome = async {
+            let rows = self.write(&chosen, id, threads).await?;
+            others.push(Run { id, rows, partitions: plan::merged(&chosen), dead: Vec::new() });
+            let mut body = manifest.body.clone();
+            body.runs = others;
+            body.retire(Some(manifest), self.store.now_ms().await?);
+            let storage = &view.storage.name.table;
+            match self.store.commit(storage, view.name(), Some(manifest), &body).await? {
+                Commit::Won(manifest) => Ok(Some(manifest)),
+                // A commit of ours that was followed at once by another one looks the same at first.
+                Commit::Lost => Ok(self.store.latest(storage).await?.filter(|latest| latest.body.has_seen(id))),
+            }
+        };
+        let outcome: Result<Option<Manifest>, RebuildError> = outcome.await;
+        if !matches!(outcome, Ok(Some(_))) {
+            self.states.drop_unseen(self.store, &[id]).await?;
+        }
+        outcome
+    }
+
+    /// Writes the merged rows of `runs` into run `id`; returns their number.
+    async fn write(&self, runs: &[Run], id: u64, threads: usize) -> Result<u64, RebuildError> {
+        let bytes = self.states.bytes_of_runs(runs).await?;
+        let of = if self.states.has_keys() { (2 * bytes).div_ceil(MEMORY_BYTES).max(1) } else { 1 };
+        let mut writer = self.states.writer(id);
+        for at in 0..of {
+            let range = if of == 1 { ALL_KEYS } else { KeyRange { at, of } };
+            let blocks = self.states.read_runs(runs, range).await?;
+            let states = self.states.clone();
+            let merged = tokio::task::spawn_blocking(move || states.merge(blocks, threads));
+            let merged = merged.await.map_err(|e| RebuildError::Task(e.to_string()))?;
+            writer.write(merged.map_err(StatesError::from)?).await?;
+        }
+        writer.flush().await?;
+        self.states.expect_rows(id, writer.rows()).await?;
+        Ok(writer.rows())
+    }
+}
