@@ -133,7 +133,7 @@ async fn clickhouse_seconds(upstream: &Upstream, views: &[CatalogView]) -> Durat
             .execute(&format!("CREATE TABLE {table} ({columns}) ENGINE = MergeTree ORDER BY ({sorting})"))
             .await
             .unwrap();
-        let insert = format!("INSERT INTO {table} {}", view.view.state_select(&names, None, None));
+        let insert = format!("INSERT INTO {table} {}", view.view.state_select(&names, None, &[]));
         let begin = Instant::now();
         upstream.execute(&insert).await.unwrap();
         total += begin.elapsed();

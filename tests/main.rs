@@ -12,6 +12,7 @@ mod http_live;
 mod http_relay;
 mod http_serve;
 mod maintain;
+mod maintain_finer;
 mod maintain_live;
 mod maintain_rebuild;
 mod matching;

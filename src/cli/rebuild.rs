@@ -14,8 +14,9 @@ use super::CliError;
 use super::check::{problem_json, thousands};
 use super::connect::{ConnectArgs, read_config};
 use super::format::OutputFormat;
+use crate::maintain::finer;
 use crate::maintain::observe::Observer;
-use crate::maintain::rebuild::{Options, Progress, Report, rebuild};
+use crate::maintain::rebuild::{Options, Preview, Progress, Report, preview, rebuild};
 use crate::maintain::verify::{Verdict, verify};
 use crate::upstream::Upstream;
 use crate::views::catalog::{self, Catalog, CatalogView};
@@ -24,8 +25,9 @@ use crate::views::declaration;
 /// Build views from their sources, or bring them up to date
 ///
 /// Reads partial aggregation states partition by partition, merges them here, and writes them beside the rows that
-/// queries read now; one commit then switches over. Partitions that are covered already are left alone. May be
-/// interrupted at any time, and run beside a serving Tributary.
+/// queries read now; one commit then switches over. Partitions that are covered already are left alone. Views whose rows
+/// follow from those of a finer view of the same source are built from these. May be interrupted at any time, and run
+/// beside a serving Tributary.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// Views to build [default: all]
@@ -48,6 +50,9 @@ pub struct Args {
     /// Build also what is covered already
     #[arg(long)]
     full: bool,
+    /// Only print what would be read, and which views would be built out of the rows of finer ones
+    #[arg(long, conflicts_with = "verify")]
+    dry_run: bool,
     /// Afterwards compare the view with the answer of its query on the source (floats: to nine digits)
     #[arg(long)]
     verify: bool,
@@ -68,27 +73,30 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
     let upstream = Upstream::new(args.connect.upstream_over(&config)?);
     let views = args.connect.views_over(&config);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CliError::failed)?;
-    let (catalog, outcomes) = runtime.block_on(async {
+    let (previews, catalog, outcomes) = runtime.block_on(async {
         Observer::connect(upstream.clone()).await.map_err(CliError::failed)?;
         let loaded = declaration::load(&views);
         let mut catalog = catalog::resolve(&upstream, loaded.declarations).await.map_err(CliError::failed)?;
         catalog.problems.splice(0..0, loaded.problems);
-        let chosen = choose(&catalog, &args.views_named)?;
+        let chosen = finer::order(choose(&catalog, &args.views_named)?);
+        if args.dry_run {
+            return Ok((preview_all(&upstream, &catalog, &chosen, &args).await?, catalog, Vec::new()));
+        }
         let mut outcomes = Vec::new();
-        for view in chosen {
-            let outcome = build(&upstream, &view, &args).await;
+        for (at, view) in chosen.iter().enumerate() {
+            let outcome = build(&upstream, view, &options(&args, &catalog, &chosen[..at]), &args).await;
             if args.format == OutputFormat::Text {
                 print_outcome(&outcome);
             }
             outcomes.push(outcome);
         }
-        Ok::<_, CliError>((catalog, outcomes))
+        Ok::<_, CliError>((Vec::new(), catalog, outcomes))
     })?;
     let ok = catalog.problems.is_empty() && outcomes.iter().all(Outcome::is_ok);
     match args.format {
         OutputFormat::Text => catalog.problems.iter().for_each(|problem| eprintln!("error: {problem}\n")),
         OutputFormat::Json => {
-            let views: Vec<Value> = outcomes.iter().map(Outcome::json).collect();
+            let views: Vec<Value> = previews.into_iter().chain(outcomes.iter().map(Outcome::json)).collect();
             let problems: Vec<Value> = catalog.problems.iter().map(problem_json).collect();
             println!("{:#}", json!({ "ok": ok, "views": views, "problems": problems }));
         }
@@ -115,17 +123,72 @@ fn choose(catalog: &Catalog, named: &[String]) -> Result<Vec<CatalogView>, CliEr
     named.iter().map(find).collect()
 }
 
-async fn build(upstream: &Upstream, view: &CatalogView, args: &Args) -> Outcome {
-    let options = Options {
+/// `before`: views that this command has built already. What `--full` distrusts is no source for another view.
+fn options(args: &Args, catalog: &Catalog, before: &[CatalogView]) -> Options {
+    Options {
         memory_bytes: args.memory,
         jobs: usize::from(args.jobs),
         partitions: args.partition.clone(),
         full: args.full,
+        finer: if args.full { before.to_vec() } else { catalog.views.clone() },
         ..Options::default()
-    };
+    }
+}
+
+/// Prints what would be done, or returns it for the one JSON object.
+async fn preview_all(
+    upstream: &Upstream,
+    catalog: &Catalog,
+    views: &[CatalogView],
+    args: &Args,
+) -> Result<Vec<Value>, CliError> {
+    let mut values = Vec::new();
+    for (at, view) in views.iter().enumerate() {
+        let before = &views[..at];
+        let preview =
+            preview(upstream, view, &options(args, catalog, before), before).await.map_err(CliError::failed)?;
+        match args.format {
+            OutputFormat::Text => println!("{}: {}", view.name(), preview_text(view, &preview)),
+            OutputFormat::Json => values.push(json!({
+                "view": view.name(),
+                "storage": view.storage.name.to_string(),
+                "scan": {
+                    "partitions": preview.scan, "source_rows": preview.source_rows, "queries": preview.queries,
+                },
+                "derive": preview.derive.map(|(from, partitions)| json!({ "from": from, "partitions": partitions })),
+                "keep": preview.keep,
+            })),
+        }
+    }
+    Ok(values)
+}
+
+fn preview_text(view: &CatalogView, preview: &Preview) -> String {
+    let partitions = |n: usize| format!("{n} partition{}", if n == 1 { "" } else { "s" });
+    let mut steps = Vec::new();
+    if !preview.scan.is_empty() {
+        let queries = if preview.queries == 1 { "query" } else { "queries" };
+        steps.push(format!(
+            "read {} rows of {} of {} in {} {queries}",
+            thousands(preview.source_rows),
+            partitions(preview.scan.len()),
+            view.view.tables[0],
+            preview.queries
+        ));
+    }
+    if let Some((from, derived)) = &preview.derive {
+        steps.push(format!("build {} from the rows of view {from}", partitions(derived.len())));
+    }
+    if preview.keep > 0 {
+        steps.push(format!("keep {}", partitions(preview.keep)));
+    }
+    if steps.is_empty() { "nothing to read".into() } else { steps.join(", ") }
+}
+
+async fn build(upstream: &Upstream, view: &CatalogView, options: &Options, args: &Args) -> Outcome {
     let progress: Arc<dyn Progress> = Arc::new(Bar::new());
     let result = async {
-        let report = rebuild(upstream, view, &options, progress).await.map_err(|e| e.to_string())?;
+        let report = rebuild(upstream, view, options, progress).await.map_err(|e| e.to_string())?;
         let verdict = match args.verify {
             true => Some(verify(upstream, view).await.map_err(|e| format!("comparing with the source: {e}"))?),
             false => None,
@@ -148,6 +211,8 @@ impl Outcome {
             Ok((report, verdict)) => {
                 value["state"] = json!(if report.partitions_built > 0 { "built" } else { "current" });
                 value["partitions_built"] = json!(report.partitions_built);
+                value["derived"] =
+                    json!(report.derived.as_ref().map(|(from, n)| json!({ "from": from, "partitions": n })));
                 value["source_rows_read"] = json!(report.source_rows_read);
                 value["rows"] = json!(report.rows);
                 value["runs"] = json!(report.runs);
@@ -176,10 +241,14 @@ fn print_outcome(outcome: &Outcome) {
     let mut line = match report.partitions_built {
         0 => format!("{}: up to date, {} rows", outcome.view, thousands(report.rows)),
         partitions => format!(
-            "{}: {} rows from {} rows of {partitions} partition{} in {:.1} s",
+            "{}: {} rows from {} of {partitions} partition{} in {:.1} s",
             outcome.view,
             thousands(report.rows),
-            thousands(report.source_rows_read),
+            match &report.derived {
+                Some((from, _)) if report.source_rows_read == 0 => format!("view {from}, those"),
+                Some((from, _)) => format!("{} rows and view {from},", thousands(report.source_rows_read)),
+                None => format!("{} rows", thousands(report.source_rows_read)),
+            },
             if partitions == 1 { "" } else { "s" },
             report.seconds
         ),

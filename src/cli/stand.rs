@@ -18,6 +18,7 @@ use super::format::OutputFormat;
 use super::rebuild::Bar;
 use crate::config::UpstreamConfig;
 use crate::embedded::{Options, Server};
+use crate::maintain::finer;
 use crate::maintain::rebuild::{self, rebuild};
 use crate::proxy::client::HttpUpstream;
 use crate::proxy::decider::Decider;
@@ -116,8 +117,10 @@ impl Stand {
         if let Some(problem) = loaded.problems.iter().chain(&catalog.problems).next() {
             return Err(CliError::failed(problem));
         }
-        for view in &catalog.views {
-            let built = rebuild(&self.upstream, view, &rebuild::Options::default(), Arc::new(Bar::new())).await;
+        let views = finer::order(catalog.views);
+        let options = rebuild::Options { finer: views.clone(), ..rebuild::Options::default() };
+        for view in &views {
+            let built = rebuild(&self.upstream, view, &options, Arc::new(Bar::new())).await;
             built.map_err(|error| CliError::Failed(format!("view {}: {error}", view.name())))?;
         }
         Ok(())

@@ -9,6 +9,8 @@ use tokio::task::JoinSet;
 
 use super::chunk::{self, Chunk};
 use super::coverage::{Parts, SourceSeen};
+use super::finer::Finer;
+use super::manifest::{Run, Store};
 use super::observe::Observer;
 use super::part::Part;
 use super::rebuild::{Progress, RebuildError};
@@ -255,11 +257,12 @@ impl Builder {
         if chunks.len() < 2 {
             return Ok(chunks.into_iter().flatten().collect());
         }
-        let states = self.states.clone();
+        self.states.merge_aside(chunks.into_iter().flatten().collect(), self.merge_threads()).await
+    }
+
+    fn merge_threads(&self) -> usize {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = (cores / self.limits.jobs.max(1)).max(1);
-        let merged = tokio::task::spawn_blocking(move || states.merge(chunks.into_iter().flatten().collect(), threads));
-        Ok(merged.await.map_err(|e| RebuildError::Task(e.to_string()))?.map_err(StatesError::from)?)
+        (cores / self.limits.jobs.max(1)).max(1)
     }
 
     /// Builds a partition whose states do not fit into memory, one range of keys after the other, into a run of its own:
@@ -323,6 +326,23 @@ impl Builder {
         Ok(Some(chunks.into_iter().flat_map(|chunk| chunk.parts).collect()))
     }
 
+    /// Builds the partitions that a finer view holds from its rows.
+    pub async fn derive(&self, finer: &Finer, store: &Store) -> Result<Vec<Built>, RebuildError> {
+        let partitions: Vec<String> = finer.parts.keys().cloned().collect();
+        let runs: Vec<Run> = finer.runs(&partitions).cloned().collect();
+        let bytes = self.states.bytes_of_runs(&finer.view.storage.name, &runs).await?;
+        let mut shared = self.shared.lock().await;
+        for range in KeyRange::all(self.states.passes(bytes, self.limits.memory_bytes as u64)) {
+            let blocks = self.states.read_finer(finer, &partitions, range).await?;
+            shared.writer.write(self.states.merge_aside(blocks, self.merge_threads()).await?).await?;
+        }
+        shared.writer.flush().await?;
+        finer.still_stands(store).await?;
+        let run = shared.writer.run();
+        let parts = finer.parts.clone().into_iter();
+        Ok(parts.map(|(partition, parts)| Built { partition, run, parts, incomplete: false }).collect())
+    }
+
     /// Builds a source without parts, which only `consistency: manual` allows, by one query.
     pub async fn build_whole(&self) -> Result<(), RebuildError> {
         let blocks = self.read_chunk(None, ALL_KEYS, self.limits.memory_bytes).await?;
@@ -336,6 +356,15 @@ async fn own_run(upstream: &Upstream, states: &Arc<States>) -> Result<OwnRun, Re
     let id = run::new_id();
     let heartbeat = Heartbeat::start(upstream, id).await?;
     Ok(OwnRun { writer: states.writer(id), heartbeat })
+}
+
+/// How many queries read `partitions`, as long as their states fit into memory.
+pub fn queries(parts: &Parts, partitions: &[String], chunk_rows: u64) -> usize {
+    let of_batch = |batch: Vec<String>| -> usize {
+        let parts: Vec<Part> = batch.iter().filter_map(|id| parts.get(id)).flatten().cloned().collect();
+        chunk::plan(&parts, chunk_rows).len()
+    };
+    batches(parts, partitions, chunk_rows).into_iter().map(of_batch).sum()
 }
 
 /// Small partitions are read and checked together, large ones alone; large ones first.

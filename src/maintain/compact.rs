@@ -6,7 +6,7 @@ use super::manifest::{Commit, Manifest, Run, Store};
 use super::plan;
 use super::rebuild::RebuildError;
 use super::run::{self, Heartbeat};
-use super::states::{ALL_KEYS, KeyRange, States, StatesError};
+use super::states::{KeyRange, States};
 use crate::upstream::Upstream;
 use crate::views::catalog::CatalogView;
 
@@ -48,7 +48,7 @@ impl Compactor<'_> {
         let id = run::new_id();
         let _heartbeat = Heartbeat::start(self.upstream, id).await?;
         let outcome = async {
-            let rows = self.write(&chosen, id, threads).await?;
+            let rows = self.write(view, &chosen, id, threads).await?;
             others.push(Run { id, rows, partitions: plan::merged(&chosen), dead: Vec::new() });
             let mut body = manifest.body.clone();
             body.runs = others;
@@ -68,17 +68,12 @@ impl Compactor<'_> {
     }
 
     /// Writes the merged rows of `runs` into run `id`; returns their number.
-    async fn write(&self, runs: &[Run], id: u64, threads: usize) -> Result<u64, RebuildError> {
-        let bytes = self.states.bytes_of_runs(runs).await?;
-        let of = if self.states.has_keys() { (2 * bytes).div_ceil(MEMORY_BYTES).max(1) } else { 1 };
+    async fn write(&self, view: &CatalogView, runs: &[Run], id: u64, threads: usize) -> Result<u64, RebuildError> {
+        let bytes = self.states.bytes_of_runs(&view.storage.name, runs).await?;
         let mut writer = self.states.writer(id);
-        for at in 0..of {
-            let range = if of == 1 { ALL_KEYS } else { KeyRange { at, of } };
+        for range in KeyRange::all(self.states.passes(bytes, MEMORY_BYTES)) {
             let blocks = self.states.read_runs(runs, range).await?;
-            let states = self.states.clone();
-            let merged = tokio::task::spawn_blocking(move || states.merge(blocks, threads));
-            let merged = merged.await.map_err(|e| RebuildError::Task(e.to_string()))?;
-            writer.write(merged.map_err(StatesError::from)?).await?;
+            writer.write(self.states.merge_aside(blocks, threads).await?).await?;
         }
         writer.flush().await?;
         self.states.expect_rows(id, writer.rows()).await?;

@@ -10,6 +10,7 @@ pub mod collect;
 pub mod compact;
 pub mod coverage;
 pub mod cut;
+pub mod finer;
 pub mod look;
 pub mod manifest;
 pub mod observe;

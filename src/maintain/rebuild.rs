@@ -11,10 +11,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::build::{Builder, Built, Limits};
+use super::build::{Builder, Built, Limits, queries};
 use super::collect;
 use super::compact::Compactor;
 use super::coverage::{self, Parts, SourceRecord, SourceSeen};
+use super::finer::{self, Finer};
 use super::manifest::{Blocks, Commit, Manifest, ManifestError, Run, Store};
 use super::observe::{ObserveError, Observer, rows_by_run};
 use super::plan::blocks_of;
@@ -94,11 +95,20 @@ pub struct Options {
     pub partitions: Vec<String>,
     /// Also what is covered already.
     pub full: bool,
+    /// Views out of whose rows this one may be built where they are finer and current: see [`finer`].
+    pub finer: Vec<CatalogView>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { memory_bytes: 1 << 30, jobs: 2, chunk_rows: 16_000_000, partitions: Vec::new(), full: false }
+        Self {
+            memory_bytes: 1 << 30,
+            jobs: 2,
+            chunk_rows: 16_000_000,
+            partitions: Vec::new(),
+            full: false,
+            finer: Vec::new(),
+        }
     }
 }
 
@@ -106,6 +116,8 @@ impl Default for Options {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     pub partitions_built: usize,
+    /// The view out of whose rows some of them were built, and how many.
+    pub derived: Option<(String, usize)>,
     /// Rows of the fact table that were read for it.
     pub source_rows_read: u64,
     /// Rows in the live runs.
@@ -145,6 +157,48 @@ pub async fn rebuild(
     Err(last)
 }
 
+/// What a rebuild would do, as far as it is known before states are read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Preview {
+    /// Partitions of the fact table to be read, their rows, and the queries that read them.
+    pub scan: Vec<String>,
+    pub source_rows: u64,
+    pub queries: usize,
+    /// The view out of whose rows partitions are built, and which.
+    pub derive: Option<(String, Vec<String>)>,
+    /// Partitions that are covered already.
+    pub keep: usize,
+}
+
+/// What [`rebuild`] would do now; changes nothing. `built_before`: finer views that will be current by then.
+pub async fn preview(
+    upstream: &Upstream,
+    view: &CatalogView,
+    options: &Options,
+    built_before: &[CatalogView],
+) -> Result<Preview, RebuildError> {
+    let (store, observer) = (Store::new(upstream.clone()), Observer::connect(upstream.clone()).await?);
+    let seen = sources::look(upstream, &observer, view).await?;
+    let manifest = store.latest(&view.storage.name.table).await?;
+    let live = usable(&observer, view, manifest.as_ref(), &seen).await?;
+    let extent = extent(live, &seen[0], options)?;
+    let derive = match built_before.iter().find(|fine| finer::derivation(view, fine).is_some()) {
+        Some(fine) => Some((fine.name().to_string(), extent.build.clone())),
+        None => finer::choose((upstream, &observer, &store), view, &options.finer, &seen, &extent.build)
+            .await?
+            .map(|finer| (finer.view.name().to_string(), finer.parts.into_keys().collect())),
+    };
+    let derived = |id: &String| derive.as_ref().is_some_and(|(_, partitions)| partitions.contains(id));
+    let scan: Vec<String> = extent.build.into_iter().filter(|id| !derived(id)).collect();
+    Ok(Preview {
+        source_rows: rows_of(&seen[0].parts, &scan),
+        queries: queries(&seen[0].parts, &scan, options.chunk_rows),
+        derive: derive.filter(|(_, partitions)| !partitions.is_empty()),
+        keep: extent.keep.len(),
+        scan,
+    })
+}
+
 struct Job<'a> {
     upstream: &'a Upstream,
     view: &'a CatalogView,
@@ -170,27 +224,30 @@ impl Job<'_> {
         let seen = sources::look(self.upstream, &self.observer, self.view).await?;
         let manifest = self.store.latest(self.storage()).await?;
         let whole = !self.view.view.tables.is_empty() && !is_merge_tree(&seen[0]);
-        let live = self.usable(manifest.as_ref(), &seen).await?;
+        let live = usable(&self.observer, self.view, manifest.as_ref(), &seen).await?;
         let extent = extent(live, &seen[0], options)?;
         if let Some(manifest) =
             manifest.as_ref().filter(|_| extent.build.is_empty() && !extent.drops && !whole && live.is_some())
         {
             return Ok(Some(self.report(manifest, &[], 0)));
         }
-        let rows_of = |ids: &[String]| -> u64 {
-            ids.iter().flat_map(|id| seen[0].parts.get(id)).flatten().map(|part| part.rows).sum()
-        };
-        let source_rows = rows_of(&extent.build);
-        self.progress.begin(self.view.name(), extent.build.len(), source_rows);
+        let tools = (self.upstream, &self.observer, &self.store);
+        let finer = finer::choose(tools, self.view, &options.finer, &seen, &extent.build).await?;
+        let derived = |id: &&String| finer.as_ref().is_some_and(|finer| finer.parts.contains_key(*id));
+        let scan: Vec<String> = extent.build.iter().filter(|id| !derived(id)).cloned().collect();
+        let source_rows = rows_of(&seen[0].parts, &scan);
+        self.progress.begin(self.view.name(), scan.len(), source_rows);
         let limits = Limits { memory_bytes: options.memory_bytes, jobs: options.jobs, chunk_rows: options.chunk_rows };
         let (upstream, observer, view) = (self.upstream.clone(), self.observer.clone(), self.view.clone());
-        let builder =
-            Builder::start(upstream, observer, view, seen, &extent.build, limits, self.progress.clone()).await?;
+        let builder = Builder::start(upstream, observer, view, seen, &scan, limits, self.progress.clone()).await?;
         let builder = Arc::new(builder);
-        let outcome = self.build_and_commit(&builder, manifest.as_ref(), live, extent, whole).await;
+        let outcome = self.build_and_commit(&builder, manifest.as_ref(), live, extent, finer.as_ref(), whole).await;
         self.progress.end();
         match outcome {
-            Ok(Some((manifest, built))) => Ok(Some(self.report(&manifest, &built, source_rows))),
+            Ok(Some((manifest, built))) => {
+                let derived = finer.map(|finer| (finer.view.name().to_string(), finer.parts.len()));
+                Ok(Some(Report { derived, ..self.report(&manifest, &built, source_rows) }))
+            }
             other => {
                 // Best effort: what remains is dropped by the next rebuild.
                 if let Err(error) = builder.states.drop_unseen(&self.store, &builder.runs().await).await {
@@ -207,14 +264,18 @@ impl Job<'_> {
         manifest: Option<&Manifest>,
         live: Option<&Manifest>,
         extent: Extent,
+        finer: Option<&Finer>,
         whole: bool,
     ) -> Result<Option<(Manifest, Vec<Built>)>, RebuildError> {
-        let built = if whole {
+        let mut built = if whole {
             builder.build_whole().await?;
             Vec::new()
         } else {
             builder.build().await?
         };
+        if let Some(finer) = finer {
+            built.extend(builder.derive(finer, &self.store).await?);
+        }
         let mut body = live.map(|manifest| manifest.body.clone()).unwrap_or_default();
         body.runs.iter_mut().for_each(|run| {
             let stay = |id: &&String| extent.keep.contains_key(*id);
@@ -271,6 +332,7 @@ impl Job<'_> {
     fn report(&self, manifest: &Manifest, built: &[Built], source_rows_read: u64) -> Report {
         Report {
             partitions_built: built.len(),
+            derived: None,
             source_rows_read,
             rows: manifest.body.rows(),
             runs: manifest.body.runs.len(),
@@ -279,25 +341,30 @@ impl Job<'_> {
             seconds: self.began.elapsed().as_secs_f64(),
         }
     }
+}
 
-    /// The manifest, if its runs are complete and hold what the joined tables hold, so that partitions can be kept.
-    async fn usable<'m>(
-        &self,
-        manifest: Option<&'m Manifest>,
-        seen: &[SourceSeen],
-    ) -> Result<Option<&'m Manifest>, RebuildError> {
-        let Some(manifest) = manifest.filter(|manifest| manifest.body.sources.len() == seen.len()) else {
-            return Ok(None);
-        };
-        let sources = manifest.body.sources.iter().zip(seen);
-        let moved = sources.clone().any(|(record, seen)| coverage::identity_change(record, seen).is_some())
-            || sources.skip(1).any(|(record, seen)| coverage::source_change(record, seen).is_some());
-        let storage = &self.view.storage.name;
-        let parts = self.observer.parts(std::slice::from_ref(storage), false).await?;
-        let found = parts.get(storage).map(rows_by_run).unwrap_or_default();
-        let complete = manifest.body.runs.iter().all(|run| found.get(&run.id).copied().unwrap_or(0) == run.rows);
-        Ok((!moved && complete).then_some(manifest))
-    }
+/// The manifest, if its runs are complete and hold what the joined tables hold, so that partitions can be kept.
+pub(super) async fn usable<'m>(
+    observer: &Observer,
+    view: &CatalogView,
+    manifest: Option<&'m Manifest>,
+    seen: &[SourceSeen],
+) -> Result<Option<&'m Manifest>, RebuildError> {
+    let Some(manifest) = manifest.filter(|manifest| manifest.body.sources.len() == seen.len()) else {
+        return Ok(None);
+    };
+    let sources = manifest.body.sources.iter().zip(seen);
+    let moved = sources.clone().any(|(record, seen)| coverage::identity_change(record, seen).is_some())
+        || sources.skip(1).any(|(record, seen)| coverage::source_change(record, seen).is_some());
+    let storage = &view.storage.name;
+    let parts = observer.parts(std::slice::from_ref(storage), false).await?;
+    let found = parts.get(storage).map(rows_by_run).unwrap_or_default();
+    let complete = manifest.body.runs.iter().all(|run| found.get(&run.id).copied().unwrap_or(0) == run.rows);
+    Ok((!moved && complete).then_some(manifest))
+}
+
+fn rows_of(parts: &Parts, ids: &[String]) -> u64 {
+    ids.iter().flat_map(|id| parts.get(id)).flatten().map(|part| part.rows).sum()
 }
 
 fn is_merge_tree(seen: &SourceSeen) -> bool {

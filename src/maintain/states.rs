@@ -7,8 +7,10 @@ use bytes::Bytes;
 use serde::Deserialize;
 
 use super::chunk::Chunk;
+use super::finer::Finer;
 use super::manifest::{Run, Store};
 use super::rebuild::RebuildError;
+use crate::matching::schema::TableName;
 use crate::merge::{self, Layout, MergeError};
 use crate::sql::lexer::backquote;
 use crate::sql::render::string_literal;
@@ -25,6 +27,13 @@ use crate::wire::{Block, Data, DataType, WireError};
 pub struct KeyRange {
     pub at: u64,
     pub of: u64,
+}
+
+impl KeyRange {
+    /// All keys, in `of` pieces.
+    pub fn all(of: u64) -> impl Iterator<Item = Self> {
+        (0..of).map(move |at| Self { at, of })
+    }
 }
 
 /// All keys.
@@ -109,16 +118,8 @@ impl States {
 
     /// The rows of some runs that count, of the keys in `range`.
     pub async fn read_runs(&self, runs: &[Run], range: KeyRange) -> Result<Vec<Block>, StatesError> {
-        let ids: Vec<String> = runs.iter().map(|run| run.id.to_string()).collect();
-        let dead: Vec<String> = runs
-            .iter()
-            .flat_map(|run| run.dead.iter().map(|partition| format!("({}, {})", run.id, string_literal(partition))))
-            .collect();
         let items = self.items(SOURCE_PARTITION.into()).join(", ");
-        let mut sql = format!("SELECT {items} FROM {} WHERE {RUN} IN ({})", self.view.storage.quoted(), ids.join(", "));
-        if !dead.is_empty() {
-            sql += &format!(" AND ({RUN}, {SOURCE_PARTITION}) NOT IN ({})", dead.join(", "));
-        }
+        let mut sql = format!("SELECT {items} FROM {} WHERE {}", self.view.storage.quoted(), that_count(runs));
         if range != ALL_KEYS {
             sql += &format!(" AND {}", self.in_range(range));
         }
@@ -127,14 +128,43 @@ impl States {
         self.fetch(&sql, usize::MAX).await
     }
 
-    /// Uncompressed bytes of some runs in the storage table.
-    pub async fn bytes_of_runs(&self, runs: &[Run]) -> Result<u64, UpstreamError> {
+    /// As [`States::read_runs`], but out of a finer view's runs: those of its rows that come from `partitions`, with the
+    /// dimensions and states that this view has. Several rows may have the same key.
+    pub async fn read_finer(
+        &self,
+        finer: &Finer,
+        partitions: &[String],
+        range: KeyRange,
+    ) -> Result<Vec<Block>, StatesError> {
+        let theirs = &finer.view.storage;
+        let column = |(own, at): (&StorageColumn, &usize)| {
+            format!("_finer.{} AS {}", backquote(&theirs.columns[*at].name), backquote(&own.name))
+        };
+        let columns: Vec<String> = self.view.storage.columns.iter().zip(&finer.columns).map(column).collect();
+        let runs: Vec<Run> = finer.runs(partitions).cloned().collect();
+        let partitions: Vec<String> = partitions.iter().map(|partition| string_literal(partition)).collect();
+        let mut sql = format!(
+            "SELECT {} FROM (SELECT {RUN}, {SOURCE_PARTITION}, {} FROM {} AS _finer WHERE {} AND {SOURCE_PARTITION} IN ({}))",
+            self.items(SOURCE_PARTITION.into()).join(", "),
+            columns.join(", "),
+            theirs.quoted(),
+            that_count(&runs),
+            partitions.join(", "),
+        );
+        if range != ALL_KEYS {
+            sql += &format!(" WHERE {}", self.in_range(range));
+        }
+        sql += &format!(" ORDER BY {RUN}");
+        self.fetch(&sql, usize::MAX).await
+    }
+
+    /// Uncompressed bytes of some runs in a view's storage table.
+    pub async fn bytes_of_runs(&self, table: &TableName, runs: &[Run]) -> Result<u64, UpstreamError> {
         #[derive(Deserialize)]
         struct Bytes {
             bytes: u64,
         }
         let ids: Vec<String> = runs.iter().map(|run| string_literal(&run.id.to_string())).collect();
-        let table = &self.view.storage.name;
         let sql = format!(
             "SELECT sum(data_uncompressed_bytes) AS bytes FROM system.parts WHERE active AND database = {} AND table = {} \
              AND partition_id IN ({})",
@@ -218,6 +248,19 @@ impl States {
         merge::merge(blocks, &self.layout, &options)
     }
 
+    /// As [`States::merge`], on a thread that may block.
+    pub async fn merge_aside(self: &Arc<Self>, blocks: Vec<Block>, threads: usize) -> Result<Vec<Block>, RebuildError> {
+        let states = self.clone();
+        let merged = tokio::task::spawn_blocking(move || states.merge(blocks, threads));
+        Ok(merged.await.map_err(|e| RebuildError::Task(e.to_string()))?.map_err(StatesError::from)?)
+    }
+
+    /// Ranges of keys to merge `bytes` of states in, one after the other, so that they and what comes out of them stay
+    /// within the budget.
+    pub fn passes(&self, bytes: u64, bytes_max: u64) -> u64 {
+        if self.has_keys() { (2 * bytes).div_ceil(bytes_max).max(1) } else { 1 }
+    }
+
     /// A writer of run `run`, whose rows nobody sees before a manifest names them.
     pub fn writer(self: &Arc<Self>, run: u64) -> RunWriter {
         RunWriter { states: self.clone(), run, rows: 0, blocks: Vec::new(), bytes: 0, header: None }
@@ -251,6 +294,23 @@ impl States {
     pub async fn drop_run(&self, run: u64) -> Result<(), UpstreamError> {
         drop_runs(&self.upstream, &self.view.storage.quoted(), &[run]).await
     }
+}
+
+/// The condition that selects those rows of some runs that count; nothing for no runs.
+fn that_count(runs: &[Run]) -> String {
+    if runs.is_empty() {
+        return "0".into();
+    }
+    let ids: Vec<String> = runs.iter().map(|run| run.id.to_string()).collect();
+    let dead: Vec<String> = runs
+        .iter()
+        .flat_map(|run| run.dead.iter().map(|partition| format!("({}, {})", run.id, string_literal(partition))))
+        .collect();
+    let mut condition = format!("{RUN} IN ({})", ids.join(", "));
+    if !dead.is_empty() {
+        condition += &format!(" AND ({RUN}, {SOURCE_PARTITION}) NOT IN ({})", dead.join(", "));
+    }
+    condition
 }
 
 /// Drops runs from a storage table, whose quoted name is given.
