@@ -1,11 +1,15 @@
 //! Views on a real server through every kind of change to their sources.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use tributary::maintain::look::{Coverage, Looker, MANIFEST_AGE_STALE};
 use tributary::maintain::rebuild::{Options, RebuildError, Report, Silent, rebuild};
 use tributary::maintain::verify::{Verdict, verify};
+use tributary::proxy::accelerator::Accelerator;
+use tributary::proxy::client::HttpUpstream;
+use tributary::proxy::query::{Decision, IncomingQuery, Mode, Wish};
 use tributary::upstream::Upstream;
 use tributary::views::catalog::{self, CatalogView};
 use tributary::views::declaration;
@@ -59,6 +63,50 @@ pub async fn state(upstream: &Upstream, view: &CatalogView, looker: &Looker) -> 
     }
 }
 
+const OF_BY_KEY: [&str; 5] = [
+    "SELECT sum(v), count(), max(v), avg(v) FROM t",
+    "SELECT toYear(d) AS year, k, sum(v), avg(v), uniqExact(v) FROM t GROUP BY year, k ORDER BY year, k",
+    "SELECT count(), sum(v), max(v) FROM t WHERE k = 'nobody'",
+    "SELECT k, countIf(toYear(d) = 2021) AS c FROM t WHERE k IN (SELECT k FROM dim) GROUP BY k WITH TOTALS ORDER BY k",
+    "SELECT DISTINCT k FROM t ORDER BY k",
+];
+
+const OF_JOINED: [&str; 2] = [
+    "SELECT name, sum(v), count(), min(t.v) FROM t JOIN dim ON t.k = dim.k GROUP BY name ORDER BY name",
+    "SELECT count() FROM dim, t WHERE t.k = dim.k AND name != 'eins'",
+];
+
+/// Asks as a client would. Every answer from a view must be that of the raw tables; says in which ways they were given.
+async fn answers(database: &Database, list: &str) -> BTreeSet<&'static str> {
+    let upstream = database.upstream();
+    let loaded = declaration::parse("views.yaml".as_ref(), format!("views:{list}"));
+    let catalog = catalog::resolve(&upstream, loaded.declarations).await.unwrap();
+    let client = HttpUpstream::new(database.config().url);
+    let accelerator = Accelerator::connect(upstream, client, catalog).await.unwrap();
+    let mut modes = BTreeSet::new();
+    for sql in if list == JOINED { &OF_JOINED[..] } else { &OF_BY_KEY[..] } {
+        let query = IncomingQuery {
+            sql: sql.to_string(),
+            database: Some(database.name.clone()),
+            settings: Vec::new(),
+            parameters: Vec::new(),
+            format: None,
+            identity: Arc::default(),
+            session_id: None,
+            wish: Wish::Normal,
+        };
+        modes.insert(match accelerator.decide(query).await {
+            Decision::View { mode, sql: rewritten, .. } => {
+                let format = |sql: &str| format!("{sql} FORMAT TSVWithNamesAndTypes");
+                assert_eq!(database.sql(&format(&rewritten)), database.sql(&format(sql)), "{sql}\n{rewritten}");
+                if mode == Mode::Hybrid { "hybrid" } else { "full" }
+            }
+            _ => "raw",
+        });
+    }
+    modes
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Case {
@@ -80,6 +128,8 @@ struct Case {
     rebuilt: Option<String>,
     #[serde(default)]
     partitions_built: Option<usize>,
+    #[serde(default)]
+    answered: Option<String>,
 }
 
 async fn run(case: Case) {
@@ -118,6 +168,9 @@ async fn run(case: Case) {
         "any reason" => assert_ne!(verdict, "covered", "{}", case.name),
         expected => assert!(verdict.contains(expected), "{}: {verdict}", case.name),
     }
+    let modes = answers(&database, list).await;
+    let expected = case.answered.as_deref().unwrap_or(if verdict == "covered" { "full" } else { "raw" });
+    assert!(modes.iter().all(|mode| *mode == expected), "{}: answered {modes:?}", case.name);
     let fresh = Looker::connect(upstream.clone(), vec![view.target()]).await.unwrap();
     let verdict_anew = state(&upstream, &view, &fresh).await;
     assert_eq!(verdict == "covered", verdict_anew == "covered", "{}: by a new looker {verdict_anew}", case.name);

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tributary::maintain::rebuild;
 use tributary::proxy::accelerator::Accelerator;
 use tributary::proxy::client::HttpUpstream;
-use tributary::proxy::query::{Decision, Identity, IncomingQuery, Wish};
+use tributary::proxy::query::{Decision, Identity, IncomingQuery, Mode, Wish};
 use tributary::views::{catalog, declaration};
 
 use crate::support::{Database, ask, server};
@@ -44,11 +44,13 @@ fn queries_are_answered_from_views_exactly_where_a_person_said_so() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/matching");
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let mut faults = Vec::new();
+    // How many were answered in which way after the tables changed.
+    let mut modes: BTreeMap<&str, usize> = BTreeMap::new();
     for file in ["rollup", "predicates", "joins", "names", "time", "attacks"] {
         let data = if file == "attacks" { "attacks.sql" } else { "data.sql" };
-        let data = std::fs::read_to_string(folder.join(data)).unwrap();
+        let rows = std::fs::read_to_string(folder.join(data)).unwrap();
         let database = Database::new(&format!("matching_{file}"));
-        data.split(";\n").filter(|s| !s.trim().is_empty()).for_each(|s| _ = database.sql(s));
+        rows.split(";\n").filter(|s| !s.trim().is_empty()).for_each(|s| _ = database.sql(s));
         let path = folder.join(format!("{file}.yaml"));
         let text = std::fs::read_to_string(&path).unwrap();
         let cases: File = serde_yaml::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -69,12 +71,22 @@ fn queries_are_answered_from_views_exactly_where_a_person_said_so() {
                     faults.push(format!("{file}: {}: {fault}", case.name));
                 }
             }
+            let changes = std::fs::read_to_string(folder.join(data.replace(".sql", "_changes.sql"))).unwrap();
+            changes.split(";\n").filter(|s| !s.trim().is_empty()).for_each(|s| _ = database.sql(s));
+            for case in &cases.cases {
+                match judge(&accelerator, &database, case).await {
+                    Ok(mode) => *modes.entry(mode).or_insert(0) += 1,
+                    Err(fault) => faults.push(format!("{file}, rows missing: {}: {fault}", case.name)),
+                }
+            }
         });
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(modes["hybrid"] >= 60, "{modes:?}");
 }
 
-async fn judge(accelerator: &Accelerator, database: &Database, case: &Case) -> Result<(), String> {
+/// Says how the query was answered: raw, full or hybrid.
+async fn judge(accelerator: &Accelerator, database: &Database, case: &Case) -> Result<&'static str, String> {
     let parameters: Vec<(String, String)> = case.parameters.clone().into_iter().collect();
     let query = IncomingQuery {
         sql: case.query.clone(),
@@ -86,15 +98,16 @@ async fn judge(accelerator: &Accelerator, database: &Database, case: &Case) -> R
         session_id: None,
         wish: Wish::Normal,
     };
-    let (used, sql) = match accelerator.decide(query).await {
-        Decision::View { views, sql, .. } => (views.join(","), sql),
+    let (used, mode, sql) = match accelerator.decide(query).await {
+        Decision::View { views, mode: Mode::Full, sql } => (views.join(","), "full", sql),
+        Decision::View { views, mode: Mode::Hybrid, sql } => (views.join(","), "hybrid", sql),
         Decision::Raw { reason } if case.because.as_ref().is_some_and(|b| !reason.contains(b)) => {
             return Err(format!("left alone for another reason: {reason}"));
         }
         Decision::Raw { reason } if case.answer != "raw" && case.answer != "any" => {
             return Err(format!("left alone: {reason}"));
         }
-        Decision::Raw { .. } => ("raw".to_string(), case.query.clone()),
+        Decision::Raw { .. } => ("raw".to_string(), "raw", case.query.clone()),
         Decision::NotAQuery => return Err("not a query".into()),
     };
     if case.answer != "any" && used != case.answer {
@@ -107,14 +120,16 @@ async fn judge(accelerator: &Accelerator, database: &Database, case: &Case) -> R
     };
     if used == "raw" {
         return match answer(&case.query) {
-            Err(_) if case.fails => Ok(()),
-            Ok(_) if !case.fails => Ok(()),
+            Err(_) if case.fails => Ok(mode),
+            Ok(_) if !case.fails => Ok(mode),
             other => Err(format!("the query itself: {other:?}")),
         };
     }
     match (answer(&case.query), answer(&sql)) {
-        (Err(_), Err(_)) if case.fails => Ok(()),
-        (Ok(raw), Ok(rewritten)) if !case.fails => same(&raw, &rewritten, case).map_err(|e| format!("{e}\n  {sql}")),
+        (Err(_), Err(_)) if case.fails => Ok(mode),
+        (Ok(raw), Ok(rewritten)) if !case.fails => {
+            same(&raw, &rewritten, case).map(|()| mode).map_err(|e| format!("{e}\n  {sql}"))
+        }
         (raw, rewritten) => Err(format!("raw {raw:?}, rewritten {rewritten:?}")),
     }
 }

@@ -65,7 +65,7 @@ pub fn explain(
         let select = statement.blocks.iter().find(|select| select.span == block.span);
         let names: Vec<String> = select.into_iter().flat_map(|select| &select.items).map(names::of_item).collect();
         match choose(block, &|view| Ok(offer(view))) {
-            Ok(choice) => walk.answered(block, &choice.view.name, choice.text(&names, sql)),
+            Ok(choice) => walk.answered(&choice, choice.text(&names, sql)),
             Err(reason) => walk.refused(reason),
         }
     }
@@ -84,6 +84,7 @@ fn offer(view: &View) -> Offer {
         columns: columns.collect(),
         runs: vec![RUN],
         dead: Vec::new(),
+        raw: None,
     };
     Offer { stored, rows: 0, source_rows: 0 }
 }

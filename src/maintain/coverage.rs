@@ -75,6 +75,30 @@ impl SourceRecord {
     pub fn rows(&self) -> u64 {
         self.parts.values().flatten().map(|part| part.rows).sum()
     }
+
+    /// Contents that were compared prove more than names: takes over the parts as they are now where they are known to
+    /// hold the recorded rows, so that later looks need not compare contents again.
+    pub fn bring_forward(&mut self, seen: &SourceSeen) {
+        let (rule, changes) = judge(self, seen);
+        if changes.is_empty() {
+            *self = seen.record(self.table.clone());
+            return;
+        }
+        // Where numbers were given out anew, the time of the record still matters to the partitions that changed.
+        if rule.numbers_unique_to.is_some() {
+            return;
+        }
+        for (id, recorded) in &mut self.parts {
+            let is_known = match changes.get(id) {
+                None | Some(Change::Appended { .. }) => true,
+                Some(_) => false,
+            };
+            if is_known {
+                let now = seen.parts.get(id).into_iter().flatten();
+                *recorded = now.filter(|part| recorded.iter().any(|known| known.overlaps(part))).cloned().collect();
+            }
+        }
+    }
 }
 
 /// One source table as a look shows it.

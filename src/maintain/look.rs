@@ -181,9 +181,14 @@ impl Looker {
 
     /// What holds for `views` at a moment after this call began; for views declared `bounded`, at most that long before.
     pub async fn look(&self, views: &[&str]) -> Outcome {
-        if let Some(look) = self.shared.young_enough(views) {
-            return Ok(look);
+        match self.shared.young_enough(views) {
+            Some(look) => Ok(look),
+            None => self.look_anew(views).await,
         }
+    }
+
+    /// What holds for `views` at a moment after this call began.
+    pub async fn look_anew(&self, views: &[&str]) -> Outcome {
         let mut outcome = self.join_next(views);
         match outcome.wait_for(Option::is_some).await {
             Ok(outcome) => outcome.clone().unwrap_or_else(|| Err(LookError("no outcome".into()))),
@@ -298,7 +303,7 @@ impl Shared {
         if self.wants_hashes(targets, &sights) {
             seen.parts = self.observer.parts(&listed, true).await?;
             sights = self.judge(targets, &seen);
-            if self.bring_forward(targets, &seen, &sights) {
+            if self.bring_forward(targets, &sights) {
                 sights = self.judge(targets, &seen);
             }
         }
@@ -418,24 +423,23 @@ impl Shared {
         any
     }
 
-    /// For views that contents proved to be covered: what was seen is from now on what their runs are known to hold. Says
-    /// whether there were any.
-    fn bring_forward(&self, targets: &[&Target], seen: &Seen, sights: &HashMap<String, Arc<Sight>>) -> bool {
-        let mut guard = lock(&self.memory);
-        let memory = &mut *guard;
-        let proved = |target: &&&Target| {
-            let coverage = sights.get(&target.view).map(|sight| &sight.coverage);
-            matches!(coverage, Some(Coverage::Covered(Covered { manual: false, .. })))
-        };
+    /// What contents proved of parts whose names alone did not is known from now on. Says whether there was any.
+    fn bring_forward(&self, targets: &[&Target], sights: &HashMap<String, Arc<Sight>>) -> bool {
+        let mut memory = lock(&self.memory);
         let mut any = false;
-        for target in targets.iter().filter(proved) {
+        for target in targets {
+            let Some(sight) = sights.get(&target.view) else { continue };
             let known = memory.manifests.get_mut(&target.storage).and_then(|known| known.manifest.as_mut());
-            let Some(known) = known.map(Arc::make_mut) else { continue };
-            for (used, record) in target.sources.iter().zip(&mut known.body.sources) {
-                if let Ok(seen) = source_seen(used, seen, &memory.definitions) {
-                    *record = seen.record(used.table.clone());
-                    any = true;
-                }
+            let (Some(known), Ok(sources)) = (known, &sight.sources) else { continue };
+            let is_proved = match &sight.coverage {
+                Coverage::Covered(covered) => !covered.manual,
+                Coverage::Partial(..) => true,
+                Coverage::Stale(_) => false,
+            };
+            if is_proved {
+                let records = &mut Arc::make_mut(known).body.sources;
+                records.iter_mut().zip(sources).for_each(|(record, seen)| record.bring_forward(seen));
+                any = true;
             }
         }
         any

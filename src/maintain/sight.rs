@@ -28,7 +28,7 @@ pub struct Covered {
     pub runs: Vec<u64>,
     /// Rows in these runs that do not count, as (run, source partition): see [`Run`](super::manifest::Run).
     pub dead: Vec<(u64, String)>,
-    /// Rows in these runs.
+    /// Rows in these runs; about how many of them count.
     pub rows: u64,
     /// Rows of the fact table.
     pub source_rows: u64,
@@ -136,6 +136,9 @@ fn coverage_of(target: &Target, manifest: &Manifest, sight: &Sight) -> Result<Co
         return Err(change);
     }
     let Some(cut) = Cut::of(record, seen) else { return Ok(Coverage::Covered(covered)) };
+    let held: u64 =
+        record.parts.iter().filter(|(id, _)| !cut.whole.contains(*id)).flat_map(|(_, p)| p).map(|p| p.rows).sum();
+    covered.rows = (u128::from(covered.rows) * u128::from(held) / u128::from(record.rows().max(1))) as u64;
     covered.source_rows = seen.parts.values().flatten().map(|part| part.rows).sum();
     Ok(Coverage::Partial(covered, cut))
 }

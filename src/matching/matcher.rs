@@ -6,7 +6,7 @@
 //! `d >= '1997-01-01'` is `toYear(d) >= 1997`, over another one; `toYear(d)` is a dimension; `sum(x)` is merged from
 //! the stored sums.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::block::Block;
 use super::derive::{Classes, Deriver, equality};
@@ -26,6 +26,25 @@ pub struct Match {
     pub having: Option<Expr>,
     pub order_by: Vec<(Expr, String)>,
     pub limit_by: Option<(String, Vec<Expr>)>,
+}
+
+impl Match {
+    /// Positions of the view's columns that are needed above the filters, and by those of `filters`.
+    pub fn columns_read(&self, filters: &[&Expr]) -> Vec<usize> {
+        let mut found = BTreeSet::new();
+        let above = self.outputs.iter().chain(&self.group_by).chain(&self.having);
+        let ordering = self.order_by.iter().map(|(expr, _)| expr);
+        let limiting = self.limit_by.iter().flat_map(|(_, list)| list);
+        for expr in above.chain(ordering).chain(limiting).chain(filters.iter().copied()) {
+            expr.any(&mut |e| {
+                if let Expr::Column { table, .. } = e {
+                    found.insert(*table);
+                }
+                false
+            });
+        }
+        found.into_iter().collect()
+    }
 }
 
 /// What a block lends to every test against it.

@@ -167,20 +167,46 @@ impl View {
     /// `names`. `fact_predicate` may restrict the fact table; `{fact}` in it stands for the table's qualifier. The states
     /// are told apart by `origins`, virtual columns of the fact table, which come first under the names given with them.
     pub fn state_select(&self, names: &[String], fact_predicate: Option<&str>, origins: &[(&str, &str)]) -> String {
-        let text = |expr: &Expr| render(expr, &source_column, &|_| String::new());
         let mut sql = String::from("SELECT ");
         for (column, name) in origins {
             let _ = write!(sql, "{SOURCE_ALIAS}0.{column} AS {}, ", backquote(name));
         }
-        for (i, (column, name)) in self.columns.iter().zip(names).enumerate() {
-            let expr = match &column.kind {
-                ColumnKind::Aggregate { storage: Storage::State, .. } => text(&with_suffix(&column.expr.expr, "State")),
-                _ => text(&column.expr.expr),
-            };
-            let comma = if i > 0 { ", " } else { "" };
-            let _ = write!(sql, "{comma}{expr} AS {}", backquote(name));
+        for (position, name) in names.iter().enumerate() {
+            let comma = if position > 0 { ", " } else { "" };
+            let _ = write!(sql, "{comma}{} AS {}", self.state(position), backquote(name));
         }
-        sql.push_str(" FROM ");
+        let _ = write!(sql, " FROM {}", self.from());
+        let mut conditions = self.conditions();
+        conditions.extend(fact_predicate.map(of_fact));
+        if !conditions.is_empty() {
+            let _ = write!(sql, " WHERE {}", conditions.join(" AND "));
+        }
+        let keys = self.block.group_by.iter().map(|k| source_text(&k.expr));
+        let origins = origins.iter().map(|(column, _)| format!("{SOURCE_ALIAS}0.{column}"));
+        let keys: Vec<String> = origins.chain(keys).collect();
+        if keys.is_empty() {
+            // Without keys ClickHouse gives one row also for no rows at all, whose zeros must not be merged.
+            sql.push_str(" HAVING count() > 0");
+        } else {
+            let _ = write!(sql, " GROUP BY {}", keys.join(", "));
+        }
+        sql
+    }
+
+    /// The partial state of a column, or the value of a dimension, over the source.
+    pub(super) fn state(&self, position: usize) -> String {
+        let column = &self.columns[position];
+        match &column.kind {
+            ColumnKind::Aggregate { storage: Storage::State, .. } => {
+                source_text(&with_suffix(&column.expr.expr, "State"))
+            }
+            _ => source_text(&column.expr.expr),
+        }
+    }
+
+    /// The source tables under their aliases, with their outer joins.
+    pub(super) fn from(&self) -> String {
+        let mut sql = String::new();
         for (at, table) in self.tables.iter().enumerate() {
             let outer = self.block.outer_joins.iter().find(|(right, ..)| *right == at);
             let word = match outer {
@@ -193,24 +219,15 @@ impl View {
             let _ =
                 write!(sql, "{word}{}.{} AS {SOURCE_ALIAS}{at}", backquote(&table.database), backquote(&table.table));
             if let Some((_, _, on)) = outer {
-                let _ = write!(sql, " ON {}", text(&on.expr));
+                let _ = write!(sql, " ON {}", source_text(&on.expr));
             }
         }
-        let mut conditions: Vec<String> = self.block.conjuncts.iter().map(|c| text(&c.expr)).collect();
-        conditions.extend(fact_predicate.map(|p| format!("({})", p.replace("{fact}", &format!("{SOURCE_ALIAS}0")))));
-        if !conditions.is_empty() {
-            let _ = write!(sql, " WHERE {}", conditions.join(" AND "));
-        }
-        let keys = self.block.group_by.iter().map(|k| text(&k.expr));
-        let origins = origins.iter().map(|(column, _)| format!("{SOURCE_ALIAS}0.{column}"));
-        let keys: Vec<String> = origins.chain(keys).collect();
-        if keys.is_empty() {
-            // Without keys ClickHouse gives one row also for no rows at all, whose zeros must not be merged.
-            sql.push_str(" HAVING count() > 0");
-        } else {
-            let _ = write!(sql, " GROUP BY {}", keys.join(", "));
-        }
         sql
+    }
+
+    /// The view's own filters and inner joins, over the source.
+    pub(super) fn conditions(&self) -> Vec<String> {
+        self.block.conjuncts.iter().map(|c| source_text(&c.expr)).collect()
     }
 
     /// The position of the column with this key.
@@ -223,8 +240,17 @@ impl View {
     }
 }
 
-fn source_column(table: usize, name: &str) -> String {
+pub(super) fn source_column(table: usize, name: &str) -> String {
     format!("{SOURCE_ALIAS}{table}.{}", backquote(name))
+}
+
+fn source_text(expr: &Expr) -> String {
+    render(expr, &source_column, &|_| String::new())
+}
+
+/// A predicate with the fact table's qualifier for `{fact}`.
+pub(super) fn of_fact(predicate: &str) -> String {
+    format!("({})", predicate.replace("{fact}", &format!("{SOURCE_ALIAS}0")))
 }
 
 /// The same call with a combinator appended to its name.

@@ -4,20 +4,19 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
-use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 use super::client::HttpUpstream;
-use super::decide::{self, Offer, Walk};
+use super::decide::{self, Choice, Offer, Walk};
 use super::facts::{Clients, NoAccess};
-use super::query::{Confirmation, Decided, Decision, IncomingQuery, Wish};
+use super::query::{Confirmation, Decided, Decision, IncomingQuery, Mode, Wish};
 use super::shapes::Shapes;
+use crate::maintain::coverage::Staleness;
 use crate::maintain::look::{Coverage, Look, LookError, Looker};
 use crate::matching::plan::{Plan, PlannedBlock, may_concern, plan};
-use crate::matching::rewrite::{StoredColumn, StoredView};
+use crate::matching::rewrite::{RawSide, StoredColumn, StoredView};
 use crate::matching::schema::{Schema, TableName};
 use crate::matching::settings;
 use crate::matching::view::View;
@@ -32,6 +31,10 @@ const AHEAD_AGE_MAX: Duration = Duration::from_secs(20);
 
 /// What was stale this short a time ago is not looked at again before the query goes to the raw tables.
 const STALE_AGE_MAX: Duration = Duration::from_millis(500);
+
+/// After a decision by an earlier look turned out wrong, new looks are taken first for this time: a query that is sent
+/// twice costs more than a look.
+const UNSTEADY_AGE_MAX: Duration = Duration::from_secs(2);
 
 /// Plans kept; beyond this the cache is emptied.
 const PLANS_MAX: usize = 10_000;
@@ -48,6 +51,8 @@ pub struct Accelerator {
     clients: Clients,
     shapes: Shapes,
     plans: DashMap<(String, String), Arc<Plan>>,
+    /// When an earlier look last turned out wrong, by view.
+    unsteady: Arc<DashMap<String, Instant>>,
 }
 
 /// A decision with all that led to it, for `explain`.
@@ -86,6 +91,7 @@ impl Accelerator {
             clients: Clients::new(client.clone()),
             shapes: Shapes::new(client),
             plans: DashMap::new(),
+            unsteady: Arc::default(),
         })
     }
 
@@ -151,19 +157,45 @@ impl Accelerator {
         if !plan.matches() {
             return Err(plan.reason());
         }
-        let (look, under_way) = self.look(&plan, looking, seen).await?;
-        let mut walk = Walk::new(&plan);
+        let (look, is_earlier) = self.look(&plan, looking, seen).await?;
+        let decision = self.walk(query, &database, &facts.roles, &plan, &look).await;
+        let age = look.started_at.elapsed();
+        let (look, is_earlier, decision) = match &decision {
+            // What an earlier look did not allow, a new one may.
+            Decision::Raw { .. } if is_earlier && age >= STALE_AGE_MAX => {
+                let (look, is_earlier) = self.look(&plan, Looking::First, seen).await?;
+                let decision = self.walk(query, &database, &facts.roles, &plan, &look).await;
+                (look, is_earlier, decision)
+            }
+            _ => (look, is_earlier, decision),
+        };
+        if let Decision::View { views, mode, .. } = &decision {
+            // The raw side of a hybrid answer is read at a moment of its own.
+            let is_hybrid = *mode == Mode::Hybrid;
+            if is_hybrid || is_earlier {
+                seen.confirmation = Some(self.confirmation(look, views.clone(), is_hybrid));
+            }
+        }
+        Ok(decision)
+    }
+
+    /// Decides by one look.
+    async fn walk(
+        &self,
+        query: &IncomingQuery,
+        database: &str,
+        roles: &[String],
+        plan: &Plan,
+        look: &Look,
+    ) -> Decision {
+        let mut walk = Walk::new(plan);
         while let Some(block) = walk.next_block() {
-            match self.answer(query, &database, &facts.roles, block, &look).await {
-                Ok((view, text)) => walk.answered(block, &view, text),
+            match self.answer(query, database, roles, block, look).await {
+                Ok((choice, text)) => walk.answered(&choice, text),
                 Err(reason) => walk.refused(reason),
             }
         }
-        let decision = walk.decision(&query.sql);
-        if let Decision::View { views, .. } = &decision {
-            seen.confirmation = under_way.map(|under_way| confirmation(under_way, look, views.clone()));
-        }
-        Ok(decision)
+        walk.decision(&query.sql)
     }
 
     fn plan(&self, query: &IncomingQuery, statement: &crate::sql::tree::Statement, database: &str) -> Arc<Plan> {
@@ -181,8 +213,8 @@ impl Accelerator {
         plan
     }
 
-    /// A look at the views that match: a new one, or an earlier one and a new one under way.
-    async fn look(&self, plan: &Plan, looking: Looking, seen: &mut Explanation) -> Step<(Arc<Look>, Option<UnderWay>)> {
+    /// A look at the views that match: a new one, or an earlier one, which is to be confirmed.
+    async fn look(&self, plan: &Plan, looking: Looking, seen: &mut Explanation) -> Step<(Arc<Look>, bool)> {
         let mut names: Vec<&str> = plan
             .replaceable()
             .flat_map(|b| &b.candidates)
@@ -193,59 +225,69 @@ impl Accelerator {
         names.dedup();
         let last = match looking {
             Looking::First => None,
+            Looking::Ahead if names.iter().any(|name| self.is_unsteady(name)) => None,
             Looking::Ahead => self.looker.last(&names, AHEAD_AGE_MAX),
         };
-        let mut under_way = None;
-        let look = match last {
-            Some(last) if names.iter().any(|name| matches!(last.coverage(name), Coverage::Covered(_))) => {
-                let (looker, names) = (self.looker.clone(), names.iter().map(ToString::to_string).collect::<Vec<_>>());
-                under_way = Some(tokio::spawn(async move {
-                    looker.look(&names.iter().map(String::as_str).collect::<Vec<_>>()).await
-                }));
-                last
-            }
-            Some(last) if last.started_at.elapsed() < STALE_AGE_MAX => last,
-            _ => self.looker.look(&names).await.map_err(|e| e.to_string())?,
+        let (look, is_earlier) = match last {
+            Some(last) => (last, true),
+            None => (self.looker.look(&names).await.map_err(|e| e.to_string())?, false),
         };
         seen.coverages = names.iter().map(|name| (name.to_string(), look.coverage(name))).collect();
-        Ok((look, under_way))
+        Ok((look, is_earlier))
+    }
+
+    /// Whether a decision about a view turned out wrong a short time ago: its sources are changing.
+    fn is_unsteady(&self, view: &str) -> bool {
+        self.unsteady.get(view).is_some_and(|at| at.elapsed() < UNSTEADY_AGE_MAX)
     }
 
     /// The view and the text that answer one block.
-    async fn answer(
+    async fn answer<'a>(
         &self,
         query: &IncomingQuery,
         database: &str,
         roles: &[String],
-        block: &PlannedBlock,
+        block: &'a PlannedBlock,
         look: &Look,
-    ) -> Step<(String, String)> {
+    ) -> Step<(Choice<'a>, String)> {
         let choice = decide::choose(block, &|view| self.offer(view, look))?;
         self.check_access(query, roles, block, look).await?;
         let name = &choice.view.name;
         let text = |names: &[String]| choice.text(names, &query.sql);
-        let names = self.shapes.names(query, database, block, name, text).await;
+        let names = self.shapes.names(query, database, block, &choice, text).await;
         let names = names.map_err(|why| format!("view {name}: {why}"))?;
-        Ok((name.clone(), text(&names)))
+        let text = text(&names);
+        Ok((choice, text))
     }
 
     fn offer(&self, view: &View, look: &Look) -> Step<Offer> {
         let Some(known) = self.catalog.get(&view.name) else { return Err("no view matches".into()) };
-        match look.coverage(&view.name) {
-            Coverage::Covered(covered) => {
-                let column = |c: &StorageColumn| StoredColumn { name: c.name.clone(), type_name: c.type_name.clone() };
-                let stored = StoredView {
-                    database: covered.storage.database,
-                    table: covered.storage.table,
-                    columns: known.storage.columns.iter().map(column).collect(),
-                    runs: covered.runs,
-                    dead: covered.dead,
-                };
-                Ok(Offer { stored, rows: covered.rows, source_rows: covered.source_rows })
+        let stale = |why: &Staleness| format!("stale: view {}: {why}", view.name);
+        let (covered, cut) = match look.coverage(&view.name) {
+            Coverage::Covered(covered) => (covered, None),
+            Coverage::Partial(covered, cut) => (covered, Some(cut)),
+            Coverage::Stale(why) => return Err(stale(&why)),
+        };
+        let raw = match &cut {
+            // Little would be gained.
+            Some(cut) if cut.rows > covered.source_rows / 4 * 3 => return Err(stale(&cut.because)),
+            Some(cut) => {
+                let condition = cut.condition().ok_or_else(|| stale(&cut.because))?;
+                Some(RawSide { without: cut.whole.iter().cloned().collect(), condition })
             }
-            Coverage::Partial(_, cut) => Err(format!("stale: view {}: {}", view.name, cut.because)),
-            Coverage::Stale(why) => Err(format!("stale: view {}: {why}", view.name)),
-        }
+            None => None,
+        };
+        let column = |c: &StorageColumn| StoredColumn { name: c.name.clone(), type_name: c.type_name.clone() };
+        let stored = StoredView {
+            database: covered.storage.database,
+            table: covered.storage.table,
+            columns: known.storage.columns.iter().map(column).collect(),
+            runs: covered.runs,
+            dead: covered.dead,
+            raw,
+        };
+        let rows = covered.rows + cut.map_or(0, |cut| cut.rows);
+        Ok(Offer { stored, rows, source_rows: covered.source_rows })
     }
 
     /// The client must be allowed to read every raw column that the block names, and all rows.
@@ -270,20 +312,31 @@ impl Accelerator {
     }
 }
 
-type UnderWay = JoinHandle<Result<Arc<Look>, LookError>>;
+impl Accelerator {
+    /// The promise that a new look shows of the `used` views what the `earlier` one showed. It begins now, or when the
+    /// answer has begun.
+    fn confirmation(&self, earlier: Arc<Look>, used: Vec<String>, after: bool) -> Confirmation {
+        let (confirming, confirmation) = Confirmation::new();
+        let (looker, unsteady) = (self.looker.clone(), self.unsteady.clone());
+        tokio::spawn(async move {
+            if after && !confirming.begun().await {
+                return;
+            }
+            let names: Vec<&str> = used.iter().map(String::as_str).collect();
+            let look = if after { looker.look_anew(&names).await } else { looker.look(&names).await };
+            let verdict = verdict(look.map_err(|e| e.to_string()), &earlier, &used);
+            if verdict.is_err() {
+                used.into_iter().for_each(|view| _ = unsteady.insert(view, Instant::now()));
+            }
+            confirming.tell(verdict);
+        });
+        confirmation
+    }
+}
 
-/// The promise that a new look shows of the `used` views what the `earlier` one showed.
-fn confirmation(under_way: UnderWay, earlier: Arc<Look>, used: Vec<String>) -> Confirmation {
-    let (sender, confirmation) = watch::channel(None);
-    tokio::spawn(async move {
-        let verdict = match under_way.await {
-            Ok(Ok(look)) => used.iter().try_for_each(|view| look.confirms(&earlier, view)),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(error) => Err(error.to_string()),
-        };
-        sender.send_replace(Some(verdict.map_err(|reason| short(&reason))));
-    });
-    confirmation
+fn verdict(look: Result<Arc<Look>, String>, earlier: &Look, used: &[String]) -> Result<(), String> {
+    let verdict = look.and_then(|look| used.iter().try_for_each(|view| look.confirms(earlier, view)));
+    verdict.map_err(|reason| short(&reason))
 }
 
 fn no_access(table: &TableName, no: &NoAccess) -> String {

@@ -27,9 +27,13 @@ pub struct Choice<'a> {
 }
 
 impl Choice<'_> {
+    pub fn mode(&self) -> Mode {
+        if self.offer.stored.raw.is_some() { Mode::Hybrid } else { Mode::Full }
+    }
+
     /// The block rewritten; `names` are those of its result columns, `sql` is the whole query.
     pub fn text(&self, names: &[String], sql: &str) -> String {
-        rewrite(&self.block.block, self.matched, &self.offer.stored, names, sql)
+        rewrite(&self.block.block, self.view, self.matched, &self.offer.stored, names, sql)
     }
 }
 
@@ -54,6 +58,9 @@ pub fn choose<'a>(
     if best.offer.rows > best.offer.source_rows {
         return Err(format!("view {} is not smaller than its source", best.view.name));
     }
+    if best.offer.stored.raw.is_some() && best.matched.columns_read(&[]).is_empty() {
+        return Err("nothing of the view is read".into());
+    }
     Ok(best)
 }
 
@@ -64,13 +71,15 @@ pub struct Walk<'a> {
     left: std::vec::IntoIter<&'a PlannedBlock>,
     replacements: Vec<(std::ops::Range<usize>, String)>,
     views: Vec<String>,
+    mode: Mode,
     refused: Option<String>,
 }
 
 impl<'a> Walk<'a> {
     pub fn new(plan: &'a Plan) -> Self {
         let left: Vec<&PlannedBlock> = plan.replaceable().collect();
-        Self { plan, left: left.into_iter(), replacements: Vec::new(), views: Vec::new(), refused: None }
+        let left = left.into_iter();
+        Self { plan, left, replacements: Vec::new(), views: Vec::new(), mode: Mode::Full, refused: None }
     }
 
     /// The next block; those that are gone together with an answered one around them are left out.
@@ -79,10 +88,13 @@ impl<'a> Walk<'a> {
         self.left.find(|block| !is_inside_any(&block.span, replacements))
     }
 
-    pub fn answered(&mut self, block: &PlannedBlock, view: &str, text: String) {
-        self.replacements.push((block.span.clone(), text));
-        self.views.push(view.to_string());
+    pub fn answered(&mut self, choice: &Choice<'_>, text: String) {
+        self.replacements.push((choice.block.span.clone(), text));
+        self.views.push(choice.view.name.clone());
         self.views.dedup();
+        if choice.mode() == Mode::Hybrid {
+            self.mode = Mode::Hybrid;
+        }
     }
 
     pub fn refused(&mut self, reason: String) {
@@ -94,6 +106,6 @@ impl<'a> Walk<'a> {
         if self.replacements.is_empty() {
             return Decision::Raw { reason: self.refused.unwrap_or_else(|| self.plan.reason()) };
         }
-        Decision::View { views: self.views, mode: Mode::Full, sql: splice(sql, self.replacements) }
+        Decision::View { views: self.views, mode: self.mode, sql: splice(sql, self.replacements) }
     }
 }

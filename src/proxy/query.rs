@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// A query as the client sent it, before anything was decided.
 #[derive(Debug, Clone)]
@@ -56,7 +56,7 @@ pub enum Decision {
     NotAQuery,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// All rows come from views.
     Full,
@@ -81,9 +81,52 @@ impl Decision {
     }
 }
 
-/// Whether a decision still holds: filled in when the look at the sources that began after the query arrived is done.
-/// The error is the reason why the query must go to the raw tables after all.
-pub type Confirmation = watch::Receiver<Option<Result<(), String>>>;
+/// The promise to tell whether a decision holds. The error is the reason why the query must go to the raw tables after all.
+#[derive(Debug, Clone)]
+pub struct Confirmation {
+    verdict: watch::Receiver<Option<Result<(), String>>>,
+    /// Told when the answer has begun.
+    begun: Arc<Notify>,
+}
+
+/// Whoever keeps the promise of a [`Confirmation`].
+#[derive(Debug)]
+pub struct Confirming {
+    verdict: watch::Sender<Option<Result<(), String>>>,
+    begun: Arc<Notify>,
+}
+
+impl Confirmation {
+    pub fn new() -> (Confirming, Self) {
+        let (sender, verdict) = watch::channel(None);
+        let begun = Arc::new(Notify::new());
+        (Confirming { verdict: sender, begun: begun.clone() }, Self { verdict, begun })
+    }
+
+    /// Waits for the verdict. To be called when ClickHouse has begun to answer the rewritten query: then it has picked the
+    /// parts that it reads.
+    pub async fn confirm(&self) -> Result<(), String> {
+        self.begun.notify_one();
+        match self.verdict.clone().wait_for(Option::is_some).await {
+            Ok(verdict) => verdict.clone().unwrap_or(Ok(())),
+            Err(_) => Err("the look at the sources was abandoned".into()),
+        }
+    }
+}
+
+impl Confirming {
+    /// Waits until ClickHouse has begun to answer; `false`: nobody waits for the verdict any more.
+    pub async fn begun(&self) -> bool {
+        tokio::select! {
+            () = self.begun.notified() => true,
+            () = self.verdict.closed() => false,
+        }
+    }
+
+    pub fn tell(self, verdict: Result<(), String>) {
+        self.verdict.send_replace(Some(verdict));
+    }
+}
 
 /// A decision, which may have been made ahead of the look that proves it. No byte of an answer may reach the client
 /// before the confirmation does.

@@ -9,7 +9,8 @@ use dashmap::DashMap;
 use serde::Deserialize;
 
 use super::client::{HttpUpstream, ProbeError};
-use super::query::{Identity, IncomingQuery};
+use super::decide::Choice;
+use super::query::{Identity, IncomingQuery, Mode};
 use crate::matching::plan::PlannedBlock;
 use crate::sql::lexer::{TokenKind, lex};
 
@@ -32,6 +33,7 @@ struct Shape {
     identity: Identity,
     database: String,
     view: String,
+    mode: Mode,
     text: String,
 }
 
@@ -54,13 +56,14 @@ impl Shapes {
         query: &IncomingQuery,
         database: &str,
         block: &PlannedBlock,
-        view: &str,
+        choice: &Choice<'_>,
         rewrite: impl Fn(&[String]) -> String,
     ) -> Verdict {
         let shape = Shape {
             identity: (*query.identity).clone(),
             database: database.into(),
-            view: view.into(),
+            view: choice.view.name.clone(),
+            mode: choice.mode(),
             text: shape_text(query, block),
         };
         if let Some(known) = self.known.get(&shape)

@@ -72,10 +72,9 @@ pub struct Marking {
 
 impl Marking {
     async fn confirm(&self) -> Result<(), String> {
-        let Some(confirmation) = &self.confirmation else { return Ok(()) };
-        match confirmation.clone().wait_for(Option::is_some).await {
-            Ok(verdict) => verdict.clone().unwrap_or(Ok(())),
-            Err(_) => Err("the look at the sources was abandoned".into()),
+        match &self.confirmation {
+            Some(confirmation) => confirmation.confirm().await,
+            None => Ok(()),
         }
     }
 }
