@@ -4,7 +4,7 @@
 //! async, no logging (`tests/tidy.rs` holds both rules):
 //!
 //! [`wire`], [`state`], [`merge`], [`sql`], [`matching`]; [`config`], [`upstream`], [`views`], [`maintain`], [`proxy`],
-//! [`embedded`], [`ssb`], [`cli`].
+//! [`embedded`], [`ssb`], [`torture`], [`cli`].
 
 pub mod matching;
 pub mod merge;
@@ -18,5 +18,6 @@ pub mod embedded;
 pub mod maintain;
 pub mod proxy;
 pub mod ssb;
+pub mod torture;
 pub mod upstream;
 pub mod views;

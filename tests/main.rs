@@ -21,5 +21,6 @@ mod sql;
 mod ssb;
 mod state;
 mod tidy;
+mod torture;
 mod views;
 mod wire;

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 /// The modules in dependency order (ARCHITECTURE.md); the first five are the core.
-const ORDER: [&str; 13] = [
+const ORDER: [&str; 14] = [
     "wire", "state", "merge", "sql", "matching", "config", "upstream", "views", "maintain", "proxy", "embedded", "ssb",
-    "cli",
+    "torture", "cli",
 ];
 const CORE: usize = 5;
 

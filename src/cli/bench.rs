@@ -27,6 +27,7 @@ enum Suite {
     /// from a view.
     Ssb(SsbArgs),
     Merge(super::bench_merge::Args),
+    Torture(super::bench_torture::Args),
 }
 
 #[derive(Debug, ClapArgs)]
@@ -54,6 +55,7 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
     let args = match args.suite {
         Suite::Ssb(args) => args,
         Suite::Merge(args) => return super::bench_merge::run(args),
+        Suite::Torture(args) => return super::bench_torture::run(args),
     };
     let stand = match &args.connect.upstream {
         Some(_) => Stand::on(args.connect.upstream()?, args.connect.views)?,

@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 pub mod bench;
 pub mod bench_merge;
+pub mod bench_torture;
 pub mod check;
 pub mod connect;
 pub mod demo;

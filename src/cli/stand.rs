@@ -54,9 +54,7 @@ pub struct Stand {
 impl Stand {
     /// Brings up a ClickHouse of our own, in `data`, or in a temporary folder that goes with it.
     pub fn embedded(data: Option<PathBuf>, views: Option<PathBuf>) -> Result<Self, CliError> {
-        let folder = Folder::new(data)?;
-        let options = Options { notice: |text| eprintln!("{text}"), ..Options::new(folder.path.join("clickhouse")) };
-        let server = spinning("starting ClickHouse", || Server::start(&options)).map_err(CliError::failed)?;
+        let (folder, server) = server_alone(data)?;
         let address = format!("{}?database={DATABASE}", server.http_url());
         let config = UpstreamConfig::parse(&address).map_err(CliError::failed)?;
         let views = folder.views(views)?;
@@ -208,9 +206,17 @@ struct Merges {
     merges: u64,
 }
 
+/// A ClickHouse of our own without any tables. It must be dropped before its folder, as the second of two variables is.
+pub fn server_alone(data: Option<PathBuf>) -> Result<(Folder, Server), CliError> {
+    let folder = Folder::new(data)?;
+    let options = Options { notice: |text| eprintln!("{text}"), ..Options::new(folder.path.join("clickhouse")) };
+    let server = spinning("starting ClickHouse", || Server::start(&options)).map_err(CliError::failed)?;
+    Ok((folder, server))
+}
+
 /// A folder for the data and the view files.
-struct Folder {
-    path: PathBuf,
+pub struct Folder {
+    pub path: PathBuf,
     temporary: bool,
 }
 
@@ -283,7 +289,7 @@ pub async fn interrupted() -> Result<(), CliError> {
     Ok(())
 }
 
-fn bar(template: &str) -> ProgressBar {
+pub fn bar(template: &str) -> ProgressBar {
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_style(style.progress_chars("=> "));
     bar.enable_steady_tick(Duration::from_millis(200));
