@@ -209,3 +209,25 @@ async fn every_kind_of_change_is_noticed() {
     }
     assert!(failed.is_empty(), "{} cases failed, see above", failed.len());
 }
+
+/// An answer that begins late is looked after: did ClickHouse still find the runs that the decision named?
+#[tokio::test(flavor = "multi_thread")]
+async fn a_later_look_tells_whether_the_runs_of_an_earlier_one_are_still_there() {
+    let database = Database::new("runs_stand");
+    let upstream = database.upstream();
+    database.sql("CREATE TABLE t (d Date, k UInt8, v UInt32) ENGINE = MergeTree PARTITION BY toYear(d) ORDER BY k");
+    database.sql("INSERT INTO t SELECT '2020-01-01', number % 3, number FROM numbers(100)");
+    let view = views_of(&upstream, BY_KEY).await.remove(0);
+    build(&upstream, &view).await.unwrap();
+    let looker = Looker::connect(upstream.clone(), vec![view.target()]).await.unwrap();
+    let earlier = looker.look_anew(&["by_key"]).await.unwrap();
+    database.sql("INSERT INTO t VALUES ('2021-01-01', 1, 1)");
+    let later = looker.look_anew(&["by_key"]).await.unwrap();
+    assert!(later.confirms(&earlier, "by_key").is_err());
+    assert_eq!(later.has_runs_of(&earlier, "by_key"), Ok(()), "what the source holds now is another question");
+    let Coverage::Covered(covered) = earlier.coverage("by_key") else { panic!("not covered") };
+    database.sql(&format!("ALTER TABLE {} DROP PARTITION {}", view.storage.quoted(), covered.runs[0]));
+    let last = looker.look_anew(&["by_key"]).await.unwrap();
+    let reason = format!("view by_key: run {} has 0 of 3 rows in the view's storage table", covered.runs[0]);
+    assert_eq!(last.has_runs_of(&earlier, "by_key"), Err(reason));
+}

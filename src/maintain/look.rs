@@ -86,6 +86,14 @@ impl Look {
         now.confirms(then).map_err(|why| format!("stale: view {view}: {why}"))
     }
 
+    /// Whether the runs that an `earlier` look named are all there still; else which is not.
+    pub fn has_runs_of(&self, earlier: &Look, view: &str) -> Result<(), String> {
+        let (Some(then), Some(now)) = (earlier.views.get(view), self.views.get(view)) else {
+            return Err(format!("view {view} was not looked at"));
+        };
+        now.has_runs_of(then).map_err(|why| format!("view {view}: {why}"))
+    }
+
     /// The row policies on a source of these views, whoever they concern.
     pub fn policies_on(&self, table: &TableName) -> impl Iterator<Item = &RowPolicy> {
         self.policies.iter().filter(move |policy| policy.concerns(table))

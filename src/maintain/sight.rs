@@ -90,6 +90,12 @@ impl Sight {
         Ok(())
     }
 
+    /// Whether the runs that an earlier look named are all there still.
+    pub(super) fn has_runs_of(&self, then: &Sight) -> Result<(), Staleness> {
+        let Some(manifest) = &then.manifest else { return Err(Staleness::NeverBuilt) };
+        storage_damage(manifest, &self.rows_by_run).map_or(Ok(()), Err)
+    }
+
     /// Whether the contents of parts may still prove what their names alone did not.
     pub(super) fn may_need_hashes(&self) -> bool {
         let may_help = |change: &Change| matches!(change, Change::Unproven { .. } | Change::Mutated { .. });

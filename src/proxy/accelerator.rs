@@ -15,6 +15,7 @@ use super::query::{Confirmation, Decided, Decision, IncomingQuery, Mode, Wish};
 use super::shapes::Shapes;
 use crate::maintain::coverage::Staleness;
 use crate::maintain::look::{Coverage, Look, LookError, Looker};
+use crate::maintain::manifest::GRACE;
 use crate::matching::plan::{Plan, PlannedBlock, may_concern, plan};
 use crate::matching::rewrite::{RawSide, StoredColumn, StoredView};
 use crate::matching::schema::{Schema, TableName};
@@ -35,6 +36,10 @@ const STALE_AGE_MAX: Duration = Duration::from_millis(500);
 /// After a decision by an earlier look turned out wrong, new looks are taken first for this time: a query that is sent
 /// twice costs more than a look.
 const UNSTEADY_AGE_MAX: Duration = Duration::from_secs(2);
+
+/// Runs that a look named are there for this time at least: it is far below [`GRACE`]. An answer that begins later, since
+/// ClickHouse was held up, may have found nothing in a run that was dropped meanwhile, and is looked after.
+const RUNS_STAND: Duration = Duration::from_secs(GRACE.as_secs() / 2);
 
 /// Plans kept; beyond this the cache is emptied.
 const PLANS_MAX: usize = 10_000;
@@ -73,6 +78,17 @@ enum Looking {
     First,
     /// Beside the query, where an earlier look gives something to go by.
     Ahead,
+}
+
+/// What still has to be shown when a rewritten query is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Proof {
+    /// The look began after the query had arrived.
+    Given,
+    /// An earlier look is to be confirmed by one beside the query.
+    Beside,
+    /// The raw side of a hybrid answer is read at a moment of its own: a look is to show that nothing was amiss then.
+    After,
 }
 
 /// The way a decision ends early.
@@ -170,11 +186,12 @@ impl Accelerator {
             _ => (look, is_earlier, decision),
         };
         if let Decision::View { views, mode, .. } = &decision {
-            // The raw side of a hybrid answer is read at a moment of its own.
-            let is_hybrid = *mode == Mode::Hybrid;
-            if is_hybrid || is_earlier {
-                seen.confirmation = Some(self.confirmation(look, views.clone(), is_hybrid));
-            }
+            let proof = match mode {
+                Mode::Hybrid => Proof::After,
+                Mode::Full if is_earlier => Proof::Beside,
+                Mode::Full => Proof::Given,
+            };
+            seen.confirmation = Some(self.confirmation(look, views.clone(), proof));
         }
         Ok(decision)
     }
@@ -313,29 +330,43 @@ impl Accelerator {
 }
 
 impl Accelerator {
-    /// The promise that a new look shows of the `used` views what the `earlier` one showed. It begins now, or when the
-    /// answer has begun.
-    fn confirmation(&self, earlier: Arc<Look>, used: Vec<String>, after: bool) -> Confirmation {
+    /// The promise that a new look shows of the `used` views what the `earlier` one showed.
+    fn confirmation(&self, earlier: Arc<Look>, used: Vec<String>, proof: Proof) -> Confirmation {
         let (confirming, confirmation) = Confirmation::new();
         let (looker, unsteady) = (self.looker.clone(), self.unsteady.clone());
         tokio::spawn(async move {
-            if after && !confirming.begun().await {
-                return;
-            }
             let names: Vec<&str> = used.iter().map(String::as_str).collect();
-            let look = if after { looker.look_anew(&names).await } else { looker.look(&names).await };
-            let verdict = verdict(look.map_err(|e| e.to_string()), &earlier, &used);
-            if verdict.is_err() {
+            let mut outcome = match proof {
+                Proof::Beside => verdict(looker.look(&names).await, &used, |look, view| look.confirms(&earlier, view)),
+                Proof::Given | Proof::After => Ok(()),
+            };
+            if outcome.is_ok() {
+                if !confirming.begun().await {
+                    return;
+                }
+                if proof == Proof::After {
+                    let look = looker.look_anew(&names).await;
+                    outcome = verdict(look, &used, |look, view| look.confirms(&earlier, view));
+                } else if earlier.started_at.elapsed() > RUNS_STAND {
+                    let look = looker.look_anew(&names).await;
+                    outcome = verdict(look, &used, |look, view| look.has_runs_of(&earlier, view));
+                }
+            }
+            if outcome.is_err() {
                 used.into_iter().for_each(|view| _ = unsteady.insert(view, Instant::now()));
             }
-            confirming.tell(verdict);
+            confirming.tell(outcome);
         });
         confirmation
     }
 }
 
-fn verdict(look: Result<Arc<Look>, String>, earlier: &Look, used: &[String]) -> Result<(), String> {
-    let verdict = look.and_then(|look| used.iter().try_for_each(|view| look.confirms(earlier, view)));
+fn verdict(
+    look: Result<Arc<Look>, LookError>,
+    used: &[String],
+    holds: impl Fn(&Look, &str) -> Result<(), String>,
+) -> Result<(), String> {
+    let verdict = look.map_err(|e| e.to_string()).and_then(|look| used.iter().try_for_each(|view| holds(&look, view)));
     verdict.map_err(|reason| short(&reason))
 }
 
