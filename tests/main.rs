@@ -11,6 +11,7 @@ mod http_clients;
 mod http_live;
 mod http_relay;
 mod http_serve;
+mod hybrid;
 mod maintain;
 mod maintain_finer;
 mod maintain_live;

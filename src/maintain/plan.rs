@@ -179,14 +179,15 @@ impl Plan {
 }
 
 /// Parts and runs of one partition that have blocks in common.
-struct Stretch {
+pub(super) struct Stretch {
     blocks: Blocks,
-    recorded: Vec<Part>,
-    active: Vec<Part>,
-    runs: Vec<u64>,
+    pub(super) recorded: Vec<Part>,
+    pub(super) active: Vec<Part>,
+    pub(super) runs: Vec<u64>,
 }
 
-fn stretches(runs: &[Run], id: &str, recorded: &[Part], active: &[Part]) -> Vec<Stretch> {
+/// The stretches of a partition, in order.
+pub(super) fn stretches(runs: &[Run], id: &str, recorded: &[Part], active: &[Part]) -> Vec<Stretch> {
     let holding: Vec<(u64, Blocks)> = runs.iter().filter_map(|run| Some((run.id, *run.partitions.get(id)?))).collect();
     let counts = |part: &&Part| part.rows > 0 && part.name.patch.is_none();
     let mut blocks: Vec<Blocks> = holding.iter().map(|(_, blocks)| *blocks).collect();

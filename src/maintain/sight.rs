@@ -141,10 +141,9 @@ fn coverage_of(target: &Target, manifest: &Manifest, sight: &Sight) -> Result<Co
     if let Some(change) = coverage::identity_change(record, seen) {
         return Err(change);
     }
-    let Some(cut) = Cut::of(record, seen) else { return Ok(Coverage::Covered(covered)) };
-    let held: u64 =
-        record.parts.iter().filter(|(id, _)| !cut.whole.contains(*id)).flat_map(|(_, p)| p).map(|p| p.rows).sum();
-    covered.rows = (u128::from(covered.rows) * u128::from(held) / u128::from(record.rows().max(1))) as u64;
+    let Some(cut) = Cut::of(&manifest.body, seen) else { return Ok(Coverage::Covered(covered)) };
+    covered.rows = (u128::from(covered.rows) * u128::from(cut.rows_held) / u128::from(record.rows().max(1))) as u64;
+    covered.dead.extend(cut.dead.iter().cloned());
     covered.source_rows = seen.parts.values().flatten().map(|part| part.rows).sum();
     Ok(Coverage::Partial(covered, cut))
 }
