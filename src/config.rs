@@ -1,8 +1,12 @@
 //! Options that `serve` and the offline commands share, checked once at start.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use url::Url;
 
 /// Where ClickHouse is and who Tributary is there, from `--upstream URL` or the config file.
@@ -92,8 +96,97 @@ pub struct Config {
     pub listen: ListenKeys,
     /// A file with view declarations or a folder of such files; relative to the configuration file.
     pub views: Option<ViewsPath>,
+    /// Of views that do not say it themselves.
+    #[serde(deserialize_with = "of_all_views")]
+    pub consistency: Consistency,
     /// What to log, as `--log` takes it.
     pub log: Option<String>,
+}
+
+/// How old the state may be that an accelerated answer shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Consistency {
+    /// No older than the arrival of the query.
+    #[default]
+    Exact,
+    /// At most this much older.
+    Bounded(Duration),
+    /// As of the last rebuild, on the operator's word.
+    Manual,
+}
+
+impl Consistency {
+    /// `exact`, `manual`, `bounded: 10s` in quotes, or `bounded: 10s` on a line of its own below the key.
+    pub fn from_yaml(value: &serde_yaml::Value) -> Option<Self> {
+        match value {
+            serde_yaml::Value::String(text) => Self::from_text(text.trim()),
+            serde_yaml::Value::Mapping(entries) if entries.len() == 1 => match entries.get("bounded") {
+                Some(serde_yaml::Value::String(age)) => duration(age).map(Self::Bounded),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        match text {
+            "exact" => Some(Self::Exact),
+            "manual" => Some(Self::Manual),
+            other => {
+                let age = other.strip_prefix("bounded")?;
+                duration(age.strip_prefix(':').unwrap_or(age).trim()).map(Self::Bounded)
+            }
+        }
+    }
+}
+
+/// The consistency of views that say nothing of it themselves. That of single views alone may be `manual`.
+fn of_all_views<'de, D: Deserializer<'de>>(from: D) -> Result<Consistency, D::Error> {
+    from.deserialize_any(OfAllViews)
+}
+
+/// Visits, so that an error knows its line.
+struct OfAllViews;
+
+impl OfAllViews {
+    fn judge<E: Error>(value: &serde_yaml::Value) -> Result<Consistency, E> {
+        match Consistency::from_yaml(value) {
+            Some(Consistency::Manual) => Err(E::custom("manual belongs into the declaration of a view")),
+            Some(consistency) => Ok(consistency),
+            None => Err(E::custom("it is exact, or 'bounded: 10s' (units ms, s, m, h)")),
+        }
+    }
+}
+
+impl<'de> Visitor<'de> for OfAllViews {
+    type Value = Consistency;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("exact, or 'bounded: 10s' (units ms, s, m, h)")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Consistency, E> {
+        Self::judge(&text.into())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Consistency, A::Error> {
+        Self::judge(&serde_yaml::Value::deserialize(MapAccessDeserializer::new(map))?)
+    }
+}
+
+/// `500ms`, `10s`, `2m`, `1h`; not zero.
+fn duration(text: &str) -> Option<Duration> {
+    let unit_at = text.find(|c: char| !c.is_ascii_digit())?;
+    let number: u64 = text[..unit_at].parse().ok()?;
+    let unit_ms = match text[unit_at..].trim() {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" | "min" => 60_000,
+        "h" => 3_600_000,
+        _ => return None,
+    };
+    let duration_ms = number.checked_mul(unit_ms)?;
+    (duration_ms > 0).then(|| Duration::from_millis(duration_ms))
 }
 
 /// The keys under `upstream:`. `user`, `password` and `database` go over the parts of `url`.
@@ -177,5 +270,22 @@ mod tests {
         assert!(error.contains("duplicate"), "{error}");
         let error = Config::parse("log: 'a\n", "t.yaml").unwrap_err().to_string();
         assert!(error.starts_with("t.yaml:"), "{error}");
+    }
+
+    #[test]
+    fn consistency_is_exact_or_bounded() {
+        let read = |text: &str| Config::parse(text, "t.yaml").map(|c| c.consistency).map_err(|e| e.to_string());
+        assert_eq!(read("log: info\n"), Ok(Consistency::Exact));
+        assert_eq!(read("consistency: exact\n"), Ok(Consistency::Exact));
+        let bounded = Ok(Consistency::Bounded(Duration::from_secs(10)));
+        assert_eq!(read("consistency: 'bounded: 10s'\n"), bounded);
+        assert_eq!(read("consistency:\n  bounded: 10s\n"), bounded);
+        for wrong in
+            ["manual", "sometimes", "bounded", "10s", "{bounded: 0s}", "{bounded: 10}", "{bounded: 1s, more: 1}"]
+        {
+            let error = read(&format!("log: info\nconsistency: {wrong}\n")).unwrap_err();
+            assert!(error.starts_with("t.yaml:2:"), "{error}");
+            assert!(error.contains("'bounded: 10s'") || (wrong == "manual" && error.contains("of a view")), "{error}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Deserialize;
-use tributary::maintain::look::{Coverage, Looker, MANIFEST_AGE_STALE};
+use tributary::maintain::look::{Coverage, Look, Looker, MANIFEST_AGE_STALE};
 use tributary::maintain::rebuild::{Options, RebuildError, Report, Silent, rebuild};
 use tributary::maintain::verify::{Verdict, verify};
 use tributary::proxy::accelerator::Accelerator;
@@ -230,4 +230,24 @@ async fn a_later_look_tells_whether_the_runs_of_an_earlier_one_are_still_there()
     let last = looker.look_anew(&["by_key"]).await.unwrap();
     let reason = format!("view by_key: run {} has 0 of 3 rows in the view's storage table", covered.runs[0]);
     assert_eq!(last.has_runs_of(&earlier, "by_key"), Err(reason));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bounded_view_is_not_looked_at_while_the_last_look_is_young() {
+    let database = Database::new("bounded");
+    let upstream = database.upstream();
+    database.sql("CREATE TABLE t (d Date, k String, v UInt32) ENGINE = MergeTree PARTITION BY toYear(d) ORDER BY k");
+    database.sql("INSERT INTO t SELECT toDate('2020-01-01') + number, toString(number % 5), number FROM numbers(300)");
+    let view = views_of(&upstream, &format!("{BY_KEY}    consistency: 'bounded: 1h'\n")).await.remove(0);
+    build(&upstream, &view).await.unwrap();
+    let looker = Looker::connect(upstream.clone(), vec![view.target()]).await.unwrap();
+    let look = async || looker.look(&["by_key"]).await.unwrap();
+    let is_covered = |look: &Look| matches!(look.coverage("by_key"), Coverage::Covered(_));
+    let first = look().await;
+    assert!(is_covered(&first));
+    database.sql("INSERT INTO t VALUES ('2020-03-01', 'a', 1)");
+    assert!(Arc::ptr_eq(&first, &look().await));
+    // A hybrid answer is confirmed by a look of its own, which serves the others as well.
+    let anew = looker.look_anew(&["by_key"]).await.unwrap();
+    assert!(!is_covered(&anew) && Arc::ptr_eq(&anew, &look().await));
 }

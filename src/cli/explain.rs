@@ -83,7 +83,7 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::failed)?;
     let explanation = runtime.block_on(async {
-        let loaded = declaration::load(&views);
+        let loaded = declaration::load(&views).with_default(config.consistency);
         let client = HttpUpstream::new(upstream.url.clone());
         let upstream = Upstream::new(upstream);
         let catalog = catalog::resolve(&upstream, loaded.declarations).await.map_err(CliError::failed)?;

@@ -16,7 +16,7 @@ use crate::config::{Config, DEFAULT_LISTEN_HTTP};
 use crate::proxy::client::HttpUpstream;
 use crate::proxy::decider::Decider;
 use crate::proxy::http::Proxy;
-use crate::proxy::keeper::Keeper;
+use crate::proxy::keeper::{Keeper, Options};
 use crate::upstream::Upstream;
 
 /// Serve clients as a proxy in front of ClickHouse
@@ -48,12 +48,14 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
     let upstream = args.connect.upstream_over(&config)?;
     let listen = args.listen_http.or(config.listen.http).unwrap_or_else(|| DEFAULT_LISTEN_HTTP.into());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CliError::failed)?;
+    let options = Options { consistency: config.consistency };
     let views = args.connect.views.or(config.views);
     runtime.block_on(async {
         let client = HttpUpstream::new(upstream.url.clone());
         let decider = match views {
             Some(path) => {
-                let keeper = Arc::new(Keeper::new(Upstream::new(upstream), client.clone(), path));
+                let keeper = Keeper::new(Upstream::new(upstream), client.clone(), path);
+                let keeper = Arc::new(keeper.with(options));
                 keeper.clone().start().await;
                 Decider::Views(keeper)
             }

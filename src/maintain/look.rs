@@ -19,10 +19,10 @@ use super::observe::{
     Clock, Definition, ObserveError, Observer, RowPolicy, TableParts, TableRow, rows_by_run, storage_table,
 };
 pub use super::sight::{Coverage, Covered, Sight};
+use crate::config::Consistency;
 use crate::matching::schema::TableName;
 use crate::upstream::{Upstream, UpstreamError};
 use crate::views::catalog::{SourceUse, Target};
-use crate::views::declaration::Consistency;
 
 /// A manifest that answers is asked for again after this time; far below `manifest::GRACE`, so that a run is never
 /// dropped under a reader.

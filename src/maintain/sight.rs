@@ -8,9 +8,9 @@ use super::coverage::{self, Change, SourceRecord, SourceSeen, Staleness};
 use super::cut::Cut;
 use super::manifest::Manifest;
 use super::observe::storage_table;
+use crate::config::Consistency;
 use crate::matching::schema::TableName;
 use crate::views::catalog::Target;
-use crate::views::declaration::Consistency;
 
 /// What one look says about one view.
 #[derive(Debug, Clone, PartialEq)]

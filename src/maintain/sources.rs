@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use super::coverage::{self, Parts, SourceSeen};
 use super::observe::{Observer, RowPolicy};
 use super::rebuild::RebuildError;
+use crate::config::Consistency;
 use crate::matching::schema::TableName;
 use crate::upstream::Upstream;
 use crate::views::catalog::CatalogView;
-use crate::views::declaration::Consistency;
 
 /// An ALTER under way is waited for this long, and so is a server that has just been started: see
 /// [`TableRow::server_started_at`](super::observe::TableRow::server_started_at).
@@ -44,7 +44,7 @@ pub async fn look(
     let definitions = observer.definitions(tables).await?;
     refuse_policies(upstream, observer, &observer.policies().await?, tables).await?;
     let mut parts = observer.parts(tables, true).await?;
-    let manual = view.declaration.consistency == Consistency::Manual;
+    let manual = view.declaration.consistency() == Consistency::Manual;
     let mut seen = Vec::new();
     for source in view.target().sources {
         let refuse = |reason: &str| {

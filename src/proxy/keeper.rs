@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use super::accelerator::Accelerator;
 use super::client::HttpUpstream;
 use super::query::{Decided, Decision, IncomingQuery};
+use crate::config::Consistency;
 use crate::matching::schema::Schema;
 use crate::upstream::Upstream;
 use crate::views::catalog::{self, Catalog, CatalogView};
@@ -34,7 +35,15 @@ pub struct Keeper {
     upstream: Upstream,
     client: HttpUpstream,
     path: PathBuf,
+    options: Options,
     current: ArcSwapOption<Accelerator>,
+}
+
+/// What a configuration says of all views.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    /// Of views that do not say it themselves.
+    pub consistency: Consistency,
 }
 
 /// What is in force, to compare with.
@@ -48,7 +57,11 @@ struct InForce {
 
 impl Keeper {
     pub fn new(upstream: Upstream, client: HttpUpstream, path: PathBuf) -> Self {
-        Self { upstream, client, path, current: ArcSwapOption::empty() }
+        Self { upstream, client, path, options: Options::default(), current: ArcSwapOption::empty() }
+    }
+
+    pub fn with(self, options: Options) -> Self {
+        Self { options, ..self }
     }
 
     pub async fn decide(&self, query: IncomingQuery) -> Decided {
@@ -110,6 +123,7 @@ impl Keeper {
     async fn resolve(&self, in_force: &InForce) -> Result<(Catalog, String), String> {
         let path = self.path.clone();
         let loaded = tokio::task::spawn_blocking(move || declaration::load(&path)).await.map_err(|e| e.to_string())?;
+        let loaded = loaded.with_default(self.options.consistency);
         let mut catalog =
             catalog::resolve(&self.upstream, loaded.declarations).await.map_err(|error| error.to_string())?;
         catalog.problems.splice(0..0, loaded.problems);

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::declaration::{Consistency, Declaration};
+use super::declaration::Declaration;
 use super::neutral::neutral;
 use super::problem::Problem;
 use super::schema;
 use super::storage::{StorageError, StorageTable};
+use crate::config::Consistency;
 use crate::matching::schema::{Schema, TableName};
 use crate::matching::view::{View, ViewError, nearest, tables_of};
 use crate::sql::tree::JoinKind;
@@ -36,7 +37,7 @@ impl CatalogView {
         Target {
             view: self.declaration.name.clone(),
             storage: self.storage.name.table.clone(),
-            consistency: self.declaration.consistency,
+            consistency: self.declaration.consistency(),
             sources: self.view.tables.iter().map(source).collect(),
         }
     }
@@ -167,7 +168,7 @@ fn source_problems(declaration: &Declaration, view: &View, schema: &Schema) -> V
     let mut problems = Vec::new();
     let at = |table: &TableName| table_offset(&declaration.query, &table.table);
     for table in view.tables.iter().filter_map(|name| schema.table(name)) {
-        if declaration.consistency != Consistency::Manual && !table.engine.ends_with("MergeTree") {
+        if declaration.consistency() != Consistency::Manual && !table.engine.ends_with("MergeTree") {
             let message =
                 format!("engine {} of {} keeps no parts, so no look can prove what it holds", table.engine, table.name);
             let hint = "read a MergeTree table, or declare 'consistency: manual': the view is then as fresh as its last \

@@ -4,32 +4,21 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_yaml::Value;
 
 use super::place::{self, Step};
 use super::problem::{Place, Problem, SourceFile};
+use crate::config::Consistency;
 use crate::matching::view::nearest;
-
-/// How old the state may be that an accelerated answer shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Consistency {
-    /// No older than the arrival of the query.
-    #[default]
-    Exact,
-    /// At most this much older.
-    Bounded(Duration),
-    /// As of the last rebuild, on the operator's word.
-    Manual,
-}
 
 /// One view of a file, well formed; whether its query makes sense is not known yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Declaration {
     pub name: String,
     pub query: String,
-    pub consistency: Consistency,
+    /// `None`: as the configuration says.
+    pub consistency: Option<Consistency>,
     /// Names of output columns to sort the storage table by; `None`: the dimensions in their order.
     pub order_by: Option<Vec<String>>,
     pub file: Arc<SourceFile>,
@@ -38,6 +27,10 @@ pub struct Declaration {
 }
 
 impl Declaration {
+    pub fn consistency(&self) -> Consistency {
+        self.consistency.unwrap_or_default()
+    }
+
     /// The place of the value under one of the view's keys.
     pub fn place(&self, key: &str) -> Place {
         place::of_value(&self.file.text, &[VIEWS, Step::Index(self.index), Step::Key(key)])
@@ -62,6 +55,16 @@ impl Declaration {
 pub struct Loaded {
     pub declarations: Vec<Declaration>,
     pub problems: Vec<Problem>,
+}
+
+impl Loaded {
+    /// With the consistency of the configuration for views that say nothing of it.
+    pub fn with_default(mut self, consistency: Consistency) -> Self {
+        for declaration in &mut self.declarations {
+            declaration.consistency.get_or_insert(consistency);
+        }
+        self
+    }
 }
 
 const VIEWS: Step<'static> = Step::Key("views");
@@ -278,22 +281,13 @@ impl Reader {
         }
     }
 
-    fn consistency(&mut self, value: Option<&Value>, path: &[Step<'_>]) -> Consistency {
-        let parsed = match value {
-            None => Some(Consistency::Exact),
-            Some(Value::String(text)) => parse_consistency(text),
-            // `bounded: 10s` on a line of its own below the key.
-            Some(Value::Mapping(entries)) if entries.len() == 1 => match entries.get("bounded") {
-                Some(Value::String(age)) => parse_duration(age).map(Consistency::Bounded),
-                _ => None,
-            },
-            Some(_) => None,
-        };
-        parsed.unwrap_or_else(|| {
+    fn consistency(&mut self, value: Option<&Value>, path: &[Step<'_>]) -> Option<Consistency> {
+        let parsed = Consistency::from_yaml(value?);
+        if parsed.is_none() {
             let hint = "exact (the default), 'bounded: 10s' (units ms, s, m, h), or manual";
             self.report_value(path, "this consistency is not known".into(), hint);
-            Consistency::Exact
-        })
+        }
+        parsed
     }
 
     fn order_by(&mut self, value: Option<&Value>, path: &[Step<'_>]) -> Option<Vec<String>> {
@@ -320,34 +314,10 @@ impl Reader {
     }
 }
 
-fn parse_consistency(text: &str) -> Option<Consistency> {
-    match text.trim() {
-        "exact" => Some(Consistency::Exact),
-        "manual" => Some(Consistency::Manual),
-        other => {
-            let age = other.strip_prefix("bounded")?;
-            parse_duration(age.strip_prefix(':').unwrap_or(age).trim()).map(Consistency::Bounded)
-        }
-    }
-}
-
-/// `500ms`, `10s`, `2m`, `1h`; not zero.
-fn parse_duration(text: &str) -> Option<Duration> {
-    let unit_at = text.find(|c: char| !c.is_ascii_digit())?;
-    let number: u64 = text[..unit_at].parse().ok()?;
-    let unit_ms = match text[unit_at..].trim() {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" | "min" => 60_000,
-        "h" => 3_600_000,
-        _ => return None,
-    };
-    let duration_ms = number.checked_mul(unit_ms)?;
-    (duration_ms > 0).then(|| Duration::from_millis(duration_ms))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn parsed(text: &str) -> Loaded {
@@ -368,9 +338,9 @@ mod tests {
         assert_eq!(loaded.problems, []);
         let [a, b] = &loaded.declarations[..] else { panic!("two views") };
         assert_eq!((a.name.as_str(), a.query.as_str()), ("a", "SELECT d, sum(x)\nFROM t GROUP BY d\n"));
-        assert_eq!(a.consistency, Consistency::Bounded(Duration::from_secs(10)));
+        assert_eq!(a.consistency, Some(Consistency::Bounded(Duration::from_secs(10))));
         assert_eq!(a.order_by, Some(vec!["d".to_string()]));
-        assert_eq!((b.consistency, &b.order_by), (Consistency::Manual, &None));
+        assert_eq!((b.consistency, &b.order_by), (Some(Consistency::Manual), &None));
         let problem = a.query_problem(17, "oh".into(), None);
         assert_eq!(problem.place, Place { line: 5, column: 5 });
         assert_eq!(problem.to_string(), "view a: oh\n --> v.yaml:5:5\n  |\n5 |     FROM t GROUP BY d\n  |     ^");
