@@ -5,6 +5,7 @@
 
 mod support;
 
+mod allocations;
 mod demo;
 mod embedded;
 mod http_clients;
@@ -25,3 +26,7 @@ mod tidy;
 mod torture;
 mod views;
 mod wire;
+
+/// Counts what decoders allocate.
+#[global_allocator]
+static ALLOCATOR: allocations::Counting = allocations::Counting;

@@ -84,6 +84,58 @@ fn read<'a>(form: Form, reader: &mut Reader<'a>) -> Result<Content<'a>, WireErro
     }
 }
 
+const COOKIE: u32 = 12_346;
+const COOKIE_WITH_RUNS: u16 = 12_347;
+const CONTAINERS_MAX: u64 = 1 << 16;
+/// From so many containers on, a bitmap with runs has offsets too.
+const CONTAINERS_WITH_OFFSETS: usize = 4;
+const ARRAY_VALUES_MAX: usize = 4096;
+const BITS_BYTES: usize = 8192;
+
+/// Walks over bitmaps in the portable format: the library takes memory for what a header announces before it has seen
+/// whether the bytes are there.
+fn check(form: Form, reader: &mut Reader<'_>) -> Result<(), WireError> {
+    if form.width < 8 {
+        return check_bitmap(reader);
+    }
+    for _ in 0..reader.u64()? {
+        reader.u32()?;
+        check_bitmap(reader)?;
+    }
+    Ok(())
+}
+
+fn check_bitmap(reader: &mut Reader<'_>) -> Result<(), WireError> {
+    let cookie = reader.u32()?;
+    let (count, runs) = match cookie as u16 {
+        COOKIE_WITH_RUNS => {
+            let count = (cookie >> 16) as usize + 1;
+            (count, Some(reader.take(count.div_ceil(8))?))
+        }
+        _ if cookie == COOKIE => {
+            let count = u64::from(reader.u32()?);
+            (reader.limit("containers of a bitmap", count, CONTAINERS_MAX)?, None)
+        }
+        _ => return Err(reader.malformed(format!("a bitmap that begins with {cookie}"))),
+    };
+    let descriptions = reader.take_values(count, 4)?;
+    if runs.is_none() || count >= CONTAINERS_WITH_OFFSETS {
+        reader.take_values(count, 4)?;
+    }
+    for (at, description) in descriptions.as_chunks::<4>().0.iter().enumerate() {
+        let values = usize::from(u16::from_le_bytes([description[2], description[3]])) + 1;
+        match runs {
+            Some(runs) if runs[at / 8] >> (at % 8) & 1 != 0 => {
+                let runs = reader.u16()?;
+                reader.take_values(usize::from(runs), 4)?;
+            }
+            _ if values <= ARRAY_VALUES_MAX => drop(reader.take_values(values, 2)?),
+            _ => drop(reader.take(BITS_BYTES)?),
+        }
+    }
+    Ok(())
+}
+
 impl Sketch for Bitmap {
     type Form = Form;
 
@@ -105,6 +157,7 @@ impl Sketch for Bitmap {
                 }
             }
             Content::Bitmap(bytes) => {
+                check(*form, &mut Reader::new(bytes))?;
                 self.enlarge(*form);
                 let malformed = |error: std::io::Error| reader.malformed(format!("not a roaring bitmap: {error}"));
                 match self {
