@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use tributary::cli::bench_merge::{digest, nth};
+use tributary::cli::bench_merge::{cases, digest};
 use tributary::merge::{Options, Strategy, merge};
 
 #[global_allocator]
@@ -16,9 +16,7 @@ const SCALE: f64 = 0.1;
 const STRATEGIES: [Strategy; 4] = [Strategy::Sharded, Strategy::Radix, Strategy::Tree, Strategy::Fixed];
 
 fn merges(criterion: &mut Criterion) {
-    let mut number = 0;
-    while let Some(case) = nth(number, SCALE) {
-        number += 1;
+    for case in cases(SCALE, "") {
         let answer = |strategy, threads| {
             digest(&merge(case.inputs.clone(), &case.layout, &Options { threads, strategy }).unwrap())
         };

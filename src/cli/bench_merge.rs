@@ -16,10 +16,11 @@ use super::CliError;
 use super::connect::ConnectArgs;
 use super::format::OutputFormat;
 use crate::merge::{Options, Strategy, merge};
-use crate::upstream::Upstream;
+use crate::state;
+use crate::upstream::{Upstream, UpstreamError};
 use crate::wire::{Block, Data, native};
 
-pub use cases::{Case, nth};
+pub use cases::{Case, cases};
 
 /// Measure the merging of partial states, and compare it with ClickHouse's own
 #[derive(Debug, ClapArgs)]
@@ -46,7 +47,7 @@ pub struct Args {
 }
 
 /// One line of the table.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 struct Line {
     name: String,
     strategy: String,
@@ -63,6 +64,8 @@ struct Line {
     vs_clickhouse: Option<f64>,
     /// Whether the answer is that of `serial`.
     equal: bool,
+    #[serde(skip)]
+    digest: (usize, u64),
 }
 
 #[derive(Debug, Serialize)]
@@ -86,19 +89,10 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
     };
     let bandwidth = Bandwidth::measure(&args.threads);
     let mut lines = Vec::new();
-    let mut number = 0;
-    while let Some(case) = nth(number, args.scale) {
-        number += 1;
-        if !case.name.contains(&args.case) {
-            continue;
-        }
+    for case in cases(args.scale, &args.case) {
         let mut measured = measure(&case, &args, &bandwidth)?;
         if let Some(upstream) = &upstream {
-            let theirs = runtime.block_on(clickhouse_ms(upstream, &case, &args)).map_err(CliError::failed)?;
-            for line in &mut measured {
-                let ms = theirs.iter().find(|(threads, _)| *threads == line.threads).map(|(_, ms)| *ms);
-                line.vs_clickhouse = ms.map(|ms| ms / line.ms);
-            }
+            runtime.block_on(beside_clickhouse(upstream, &case, &args, &mut measured)).map_err(CliError::failed)?;
         }
         if args.format == OutputFormat::Text {
             measured.iter().for_each(print_line);
@@ -165,6 +159,7 @@ fn measure(case: &Case, args: &Args, bandwidth: &Bandwidth) -> Result<Vec<Line>,
         vs_serial: serial_ms / ms,
         vs_clickhouse: None,
         equal: digest == expected,
+        digest,
     };
     let mut lines = vec![line("serial", 1, serial_ms, expected)];
     if let Some(ms) = inlined_ms(case, args.repeat) {
@@ -269,12 +264,13 @@ fn hash_value(data: &Data, row: usize, hasher: &mut impl Hasher) {
     }
 }
 
-/// ClickHouse's best time for each number of threads, over the same cells in the same order in a Memory table.
-async fn clickhouse_ms(
+/// Measures ClickHouse over the same cells in the same order in a Memory table, once its answer is that of `serial`.
+async fn beside_clickhouse(
     upstream: &Upstream,
     case: &Case,
     args: &Args,
-) -> Result<Vec<(usize, f64)>, crate::upstream::UpstreamError> {
+    lines: &mut Vec<Line>,
+) -> Result<(), UpstreamError> {
     let table = "tributary_bench_merge";
     let columns: Vec<String> = case.inputs[0].columns.iter().map(|c| format!("{} {}", c.name, c.type_)).collect();
     upstream.execute(&format!("DROP TABLE IF EXISTS {table}")).await?;
@@ -284,20 +280,43 @@ async fn clickhouse_ms(
         blocks.iter().for_each(|block| native::encode(block, &mut bytes));
         upstream.insert(&format!("INSERT INTO {table} FORMAT Native"), [Bytes::from(bytes)]).await?;
     }
-    let select = format!("SELECT k, {} FROM {table} GROUP BY k FORMAT Null", case.clickhouse.join(", "));
-    let mut times = Vec::new();
+    let keys: Vec<&str> = case.inputs[0].columns[..case.layout.key_count].iter().map(|c| c.name.as_str()).collect();
+    let keys = keys.join(", ");
+    let select =
+        |functions: &str, settings: &str| format!("SELECT {keys}, {functions} FROM {table} GROUP BY {keys} {settings}");
+    // States instead of results: the same columns as ours. One thread keeps the order of the rows.
+    let states = case.clickhouse.join(", ").replace("Merge(", "MergeState(");
+    let sql = select(&states, "SETTINGS max_threads = 1");
+    let answer = upstream.bytes(&sql, "Native").await?;
+    let blocks = native::decode(&answer, state::skip).map_err(|e| upstream.undecoded(&sql, &e.to_string()))?;
+    drop(answer);
+    let theirs = digest(&blocks);
+    drop(blocks);
     for threads in &args.threads {
         let mut best = f64::INFINITY;
         // Its own choice, and two levels from the start, as it takes for many groups anyway.
         for settings in ["", ", group_by_two_level_threshold = 1, group_by_two_level_threshold_bytes = 1"] {
+            let sql =
+                select(&case.clickhouse.join(", "), &format!("FORMAT Null SETTINGS max_threads = {threads}{settings}"));
             for _ in 0..args.repeat.max(1) {
                 let start = Instant::now();
-                upstream.execute(&format!("{select} SETTINGS max_threads = {threads}{settings}")).await?;
+                upstream.execute(&sql).await?;
                 best = best.min(start.elapsed().as_secs_f64() * 1e3);
             }
         }
-        times.push((*threads, best));
+        for line in lines.iter_mut().filter(|line| line.threads == *threads) {
+            line.vs_clickhouse = Some(best / line.ms);
+        }
+        let serial = &lines[0];
+        lines.push(Line {
+            strategy: "clickhouse".into(),
+            threads: *threads,
+            ms: best,
+            vs_serial: serial.ms / best,
+            vs_clickhouse: Some(1.0),
+            equal: theirs == serial.digest,
+            ..serial.clone()
+        });
     }
-    upstream.execute(&format!("DROP TABLE {table}")).await?;
-    Ok(times)
+    upstream.execute(&format!("DROP TABLE {table}")).await
 }

@@ -14,6 +14,14 @@ pub(crate) trait Space: Sync {
     fn domain(&self) -> Option<usize> {
         None
     }
+    /// Place of a key in the domain, where there is one.
+    fn number(&self, _: Self::Key) -> u32 {
+        unreachable!("only keys of a domain are numbered")
+    }
+    /// The key of that number.
+    fn key(&self, _: u32) -> Self::Key {
+        unreachable!("only keys of a domain are numbered")
+    }
 }
 
 /// Random per process and merge, so that nobody can craft keys that collide.
@@ -107,6 +115,13 @@ impl Space for Direct {
     }
     fn domain(&self) -> Option<usize> {
         Some(1 << self.bits)
+    }
+    #[inline]
+    fn number(&self, key: u64) -> u32 {
+        key as u32
+    }
+    fn key(&self, number: u32) -> u64 {
+        u64::from(number)
     }
 }
 

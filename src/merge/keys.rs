@@ -12,7 +12,7 @@ use hashbrown::HashMap;
 use super::batches::Batches;
 use super::hash::{Direct, Packed, Seed, Serialized, Space};
 use super::{
-    MergeError, Options, Piece, Prepared, Strategy, local, parallel, radix, serial, serialized, sharded, tree,
+    MergeError, Options, Piece, Prepared, Strategy, fixed, local, parallel, radix, serial, serialized, sharded, tree,
 };
 use crate::state::{Lane, Word, reference};
 use crate::wire::{Block, Bytes, Data, DataType, Reader};
@@ -503,7 +503,12 @@ fn run<S: Space>(
         Strategy::Serial => serial::merge(space, &batches)?,
         Strategy::Sharded => sharded::merge(space, batches, threads)?,
         Strategy::Tree => tree::merge(space, batches, threads)?,
-        Strategy::Fixed => local::merge(space, batches, threads)?,
+        Strategy::Fixed => match space.domain() {
+            Some(domain) if !batches.states.has_opaque() && batches.rows() >= domain => {
+                fixed::merge(space, domain, batches, threads)?
+            }
+            _ => local::merge(space, batches, threads)?,
+        },
         Strategy::Auto | Strategy::Radix => radix::merge(space, batches, threads)?,
     };
     parallel::each(

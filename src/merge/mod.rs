@@ -10,6 +10,7 @@
 
 mod batches;
 mod cells;
+mod fixed;
 mod hash;
 mod keys;
 mod local;

@@ -28,7 +28,7 @@ impl Case {
 
 /// How the keys of a case are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keys {
+enum Keys {
     /// Any 64 bits.
     Random,
     /// The low 16 bits are zero.
@@ -41,6 +41,10 @@ pub enum Keys {
     Domain,
     /// The same, with 90 % of the rows in one of 256 ranges of the domain.
     DomainSkewed,
+    /// Two columns of 64 bits.
+    Pair,
+    /// Strings of about 20 bytes.
+    Text,
 }
 
 fn mix(value: u64) -> u64 {
@@ -48,20 +52,22 @@ fn mix(value: u64) -> u64 {
     (value ^ (value >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ (value >> 32)
 }
 
-/// `tables` tables of the same `keys` keys, each in an order of its own, in blocks.
-fn key_numbers(tables: usize, keys: usize) -> Vec<Vec<u64>> {
+/// `tables` tables of `keys` keys each, every one in an order of its own, in blocks. A table shares `overlap` percent of
+/// its keys with the one before it, and as many with the one after it.
+fn key_numbers(tables: usize, keys: usize, overlap: u64) -> Vec<Vec<u64>> {
     let bits = keys.next_power_of_two().trailing_zeros();
     let mut blocks = Vec::new();
     for table in 0..tables as u64 {
+        let first = table * (keys as u64 * (100 - overlap) / 100);
         let numbers =
             (0..1u64 << bits).map(|at| (at ^ table.wrapping_mul(STEP)).wrapping_mul(STEP | 1) & ((1 << bits) - 1));
-        let numbers: Vec<u64> = numbers.filter(|number| *number < keys as u64).collect();
+        let numbers: Vec<u64> = numbers.filter(|number| *number < keys as u64).map(|number| number + first).collect();
         blocks.extend(numbers.chunks(BLOCK_ROWS).map(<[u64]>::to_vec));
     }
     blocks
 }
 
-fn key_column(numbers: &[u64], kind: Keys) -> (DataType, Data) {
+fn key_columns(numbers: &[u64], kind: Keys) -> Vec<(DataType, Data)> {
     let value = |number: u64| match kind {
         Keys::LowBitsZero => mix(number) << 16,
         Keys::FewHeavy if !mix(number ^ STEP).is_multiple_of(10) => mix(number % 8),
@@ -69,12 +75,22 @@ fn key_column(numbers: &[u64], kind: Keys) -> (DataType, Data) {
         Keys::Domain | Keys::DomainSkewed => mix(number) % DOMAIN,
         _ => mix(number),
     };
+    let values = numbers.iter().map(|number| value(*number));
     match kind {
-        Keys::Short => (DataType::UInt(16), Data::W2(numbers.iter().map(|number| *number as u16).collect())),
+        Keys::Short => vec![(DataType::UInt(16), Data::W2(numbers.iter().map(|number| *number as u16).collect()))],
         Keys::Domain | Keys::DomainSkewed => {
-            (DataType::UInt(32), Data::W4(numbers.iter().map(|number| value(*number) as u32).collect()))
+            vec![(DataType::UInt(32), Data::W4(values.map(|value| value as u32).collect()))]
         }
-        _ => (DataType::UInt(64), Data::W8(numbers.iter().map(|number| value(*number)).collect())),
+        Keys::Pair => vec![
+            (DataType::UInt(64), Data::W8(values.collect())),
+            (DataType::UInt(64), Data::W8(numbers.iter().map(|number| mix(number ^ STEP)).collect())),
+        ],
+        Keys::Text => {
+            let mut texts = Bytes::default();
+            values.for_each(|value| texts.push(format!("{value:020}").as_bytes()));
+            vec![(DataType::String, Data::Bytes(texts))]
+        }
+        _ => vec![(DataType::UInt(64), Data::W8(values.collect()))],
     }
 }
 
@@ -144,11 +160,7 @@ const MIXED: [State; 10] = [
         clickhouse: "max",
     },
     State { type_: "SimpleAggregateFunction(any, UInt64)", data: |rows| words(rows, mix), clickhouse: "any" },
-    State {
-        type_: "SimpleAggregateFunction(anyLast, Nullable(String))",
-        data: nullable_strings,
-        clickhouse: "anyLast",
-    },
+    ANY_LAST,
     State {
         type_: "SimpleAggregateFunction(groupBitXor, UInt64)",
         data: |rows| words(rows, mix),
@@ -188,83 +200,101 @@ fn nullable_strings(rows: &[u64]) -> Data {
     Data::Nullable { nulls, values: Box::new(Data::Bytes(values)) }
 }
 
-/// A case of `tables` tables of `keys` keys each.
-fn case(name: String, tables: usize, keys: usize, kind: Keys, functions: &[State]) -> Case {
-    let types: Vec<DataType> = functions.iter().filter_map(|state| DataType::parse(state.type_).ok()).collect();
-    let mut row = 0u64;
-    let inputs = key_numbers(tables, keys).into_iter().map(|numbers| {
-        let rows: Vec<u64> = numbers
-            .iter()
-            .map(|_| {
-                row += 1;
-                row
-            })
-            .collect();
-        let (type_, data) = key_column(&numbers, kind);
-        let mut columns = vec![Column { name: "k".into(), type_, data }];
-        for (at, (state, type_)) in functions.iter().zip(&types).enumerate() {
-            columns.push(Column { name: format!("s{at}"), type_: type_.clone(), data: (state.data)(&rows) });
-        }
-        Block { columns, rows: rows.len() }
-    });
-    let inputs = inputs.collect();
-    let ordered = functions.iter().any(|state| state.clickhouse.starts_with("any"));
-    let clickhouse = functions.iter().enumerate().map(|(at, state)| format!("{}(s{at})", state.clickhouse)).collect();
-    Case { name, inputs, layout: Layout { key_count: 1, state_types: types }, clickhouse, ordered }
+const ANY_LAST: State = State {
+    type_: "SimpleAggregateFunction(anyLast, Nullable(String))",
+    data: nullable_strings,
+    clickhouse: "anyLast",
+};
+
+/// What a case is made of, at full size.
+struct Shape {
+    functions: (&'static str, &'static [State]),
+    tables: usize,
+    /// Keys of one table.
+    keys: usize,
+    kind: Keys,
+    /// Percent of its keys that a table shares with its neighbour.
+    overlap: u64,
+    /// What is special about it, for the name.
+    remark: &'static str,
 }
 
-/// A case by its number, so that only one is in memory at a time; `None` after the last. `scale` 1 is the full size.
-pub fn nth(number: usize, scale: f64) -> Option<Case> {
-    let size = |keys: usize| ((keys as f64 * scale) as usize).max(16);
-    let millions = |keys: usize| keys as f64 / 1e6;
-    let two = size(2_000_000);
-    let one = size(1_000_000);
-    let short = size(65_536).min(65_536);
-    Some(match number {
-        0 => case(format!("sum, count: 8 tables x {} M keys", millions(two)), 8, two, Keys::Random, &[SUM, COUNT]),
-        1 => case(format!("sum, count: 32 tables x {} M keys", millions(two)), 32, two, Keys::Random, &[SUM, COUNT]),
-        2 => {
-            let name = format!("sum, count as AggregateFunction: 8 tables x {} M keys", millions(two));
-            case(name, 8, two, Keys::Random, &[SUM_STATE, COUNT_STATE])
+const fn shape(functions: (&'static str, &'static [State]), tables: usize, keys: usize, kind: Keys) -> Shape {
+    Shape { functions, tables, keys, kind, overlap: 100, remark: "" }
+}
+
+const MILLION: usize = 1_000_000;
+const SUM_COUNT: (&str, &[State]) = ("sum, count", &[SUM, COUNT]);
+const TEN: (&str, &[State]) = ("10 functions", &MIXED);
+
+const SHAPES: [Shape; 15] = [
+    shape(SUM_COUNT, 8, 2 * MILLION, Keys::Random),
+    shape(SUM_COUNT, 32, 2 * MILLION, Keys::Random),
+    shape(("sum, count as states", &[SUM_STATE, COUNT_STATE]), 8, 2 * MILLION, Keys::Random),
+    shape(("sum, count as states", &[SUM_STATE, COUNT_STATE]), 32, 2 * MILLION, Keys::Random),
+    Shape { remark: ", low 16 bits zero", ..shape(SUM_COUNT, 8, 2 * MILLION, Keys::LowBitsZero) },
+    Shape { remark: ", 90 % of the rows in 8 keys", ..shape(SUM_COUNT, 8, 2 * MILLION, Keys::FewHeavy) },
+    Shape { remark: " of 2^20", ..shape(SUM_COUNT, 8, 2 * MILLION, Keys::Domain) },
+    Shape {
+        remark: " of 2^20, 90 % of the rows in one bucket",
+        ..shape(SUM_COUNT, 8, 2 * MILLION, Keys::DomainSkewed)
+    },
+    Shape { remark: ", half shared", overlap: 50, ..shape(SUM_COUNT, 8, 2 * MILLION, Keys::Random) },
+    Shape { remark: ", none shared", overlap: 0, ..shape(SUM_COUNT, 8, 2 * MILLION, Keys::Random) },
+    Shape { remark: " of 16 bytes", ..shape(SUM_COUNT, 8, MILLION, Keys::Pair) },
+    Shape { remark: " of text", ..shape(SUM_COUNT, 8, MILLION, Keys::Text) },
+    shape(TEN, 8, MILLION, Keys::Random),
+    shape(TEN, 32, 65_536, Keys::Short),
+    shape(("7 anyLast(Nullable(String))", &[ANY_LAST; 7]), 10, MILLION, Keys::Random),
+];
+
+impl Shape {
+    /// Rows of each table.
+    fn keys(&self, scale: f64) -> usize {
+        let keys = ((self.keys as f64 * scale) as usize).max(16);
+        if self.kind == Keys::Short { keys.min(self.keys) } else { keys }
+    }
+
+    fn name(&self, scale: f64) -> String {
+        let keys = match self.kind {
+            Keys::Short => format!("{} UInt16", self.keys(scale)),
+            _ => format!("{} M", self.keys(scale) as f64 / 1e6),
+        };
+        format!("{}: {} tables x {keys} keys{}", self.functions.0, self.tables, self.remark)
+    }
+
+    fn case(&self, scale: f64) -> Case {
+        let functions = self.functions.1;
+        let types: Vec<DataType> = functions.iter().filter_map(|state| DataType::parse(state.type_).ok()).collect();
+        let mut row = 0u64;
+        let inputs = key_numbers(self.tables, self.keys(scale), self.overlap).into_iter().map(|numbers| {
+            let rows: Vec<u64> = (row..row + numbers.len() as u64).collect();
+            row += numbers.len() as u64;
+            let named = |at: usize, (type_, data)| Column { name: format!("k{at}"), type_, data };
+            let keys = key_columns(&numbers, self.kind).into_iter().enumerate();
+            let mut columns: Vec<Column> = keys.map(|(at, key)| named(at, key)).collect();
+            for (at, (state, type_)) in functions.iter().zip(&types).enumerate() {
+                columns.push(Column { name: format!("s{at}"), type_: type_.clone(), data: (state.data)(&rows) });
+            }
+            Block { columns, rows: rows.len() }
+        });
+        let inputs: Vec<Block> = inputs.collect();
+        let key_count = inputs[0].columns.len() - types.len();
+        Case {
+            name: self.name(scale),
+            inputs,
+            layout: Layout { key_count, state_types: types },
+            clickhouse: functions
+                .iter()
+                .enumerate()
+                .map(|(at, state)| format!("{}(s{at})", state.clickhouse))
+                .collect(),
+            ordered: functions.iter().any(|state| state.clickhouse.starts_with("any")),
         }
-        3 => {
-            let name = format!("sum, count: 8 tables x {} M keys, low 16 bits zero", millions(two));
-            case(name, 8, two, Keys::LowBitsZero, &[SUM, COUNT])
-        }
-        4 => {
-            let name = format!("sum, count: 8 tables x {} M keys, 90 % of the rows in 8 keys", millions(two));
-            case(name, 8, two, Keys::FewHeavy, &[SUM, COUNT])
-        }
-        8 => case(
-            format!("sum, count: 8 tables x {} M rows, 2^20 keys", millions(two)),
-            8,
-            two,
-            Keys::Domain,
-            &[SUM, COUNT],
-        ),
-        9 => {
-            let name =
-                format!("sum, count: 8 tables x {} M rows, 2^20 keys, 90 % of the rows in one bucket", millions(two));
-            case(name, 8, two, Keys::DomainSkewed, &[SUM, COUNT])
-        }
-        5 => case(format!("10 functions: 8 tables x {} M keys", millions(one)), 8, one, Keys::Random, &MIXED),
-        6 => case(format!("10 functions: 32 tables x {short} UInt16 keys"), 32, short, Keys::Short, &MIXED),
-        7 => {
-            const ANY_LAST: [State; 7] = [const {
-                State {
-                    type_: "SimpleAggregateFunction(anyLast, Nullable(String))",
-                    data: nullable_strings,
-                    clickhouse: "anyLast",
-                }
-            }; 7];
-            case(
-                format!("7 anyLast(Nullable(String)): 10 tables x {} M keys", millions(one)),
-                10,
-                one,
-                Keys::Random,
-                &ANY_LAST,
-            )
-        }
-        _ => return None,
-    })
+    }
+}
+
+/// The cases whose names contain `text`, made one by one, since only one fits in memory. `scale` 1 is the full size.
+pub fn cases(scale: f64, text: &str) -> impl Iterator<Item = Case> {
+    SHAPES.iter().filter(move |shape| shape.name(scale).contains(text)).map(move |shape| shape.case(scale))
 }
