@@ -213,6 +213,38 @@ fn buckets_of_few_keys_are_merged_in_shares() {
     }
 }
 
+proptest! {
+    #![proptest_config(prop::test_runner::Config::with_cases(40))]
+    #[test]
+    fn a_directly_indexed_table_equals_serial_for_any_number_of_workers(
+        rows in prop::collection::vec((0u16..300, word(), any::<u64>()), 1100..2000),
+        // Keys that occur in some blocks only: a share has no value for them.
+        shift in 0u16..300,
+        columns in 1usize..5,
+        threads in 1usize..6,
+    ) {
+        let chunk = |(at, rows): (usize, &[(u16, Option<String>, u64)])| {
+            let words: Vec<_> = rows.iter().map(|(_, word, _)| word.clone()).collect();
+            let plain: Bytes = rows.iter().map(|(_, word, _)| word.as_deref().unwrap_or("").as_bytes()).collect();
+            let sums: Vec<u64> = rows.iter().map(|(_, _, sum)| *sum).collect();
+            let mut all = vec![
+                ("SimpleAggregateFunction(anyLast, String)", Data::Bytes(plain)),
+                ("SimpleAggregateFunction(anyLast, Nullable(String))", nullable_strings(&words)),
+                ("SimpleAggregateFunction(sum, UInt64)", Data::W8(sums.clone())),
+                ("SimpleAggregateFunction(max, UInt64)", Data::W8(sums)),
+            ];
+            all.truncate(columns);
+            let keys = rows.iter().map(|(key, _, _)| key + if at % 2 == 0 { shift } else { 0 }).collect();
+            all.insert(0, ("UInt16", Data::W2(keys)));
+            block(all)
+        };
+        let inputs: Vec<Block> = rows.chunks(100).enumerate().map(chunk).collect();
+        let layout = layout(&inputs[0], 1);
+        let merged = |strategy| merge(inputs.clone(), &layout, &Options { threads, strategy }).unwrap();
+        prop_assert_eq!(self::rows(&merged(Strategy::Fixed)), self::rows(&merged(Strategy::Serial)));
+    }
+}
+
 #[test]
 fn opaque_states_stay_one_by_one_beside_merged_ones() {
     let input = |keys: &[u8], opaque: &[&str], sums: &[u64], least: &[u8]| {
