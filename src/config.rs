@@ -243,9 +243,26 @@ impl Config {
     }
 }
 
+/// Physical cores, of those that this process may use: two threads of one core merge hardly more than one.
+pub fn physical_cores() -> usize {
+    let logical = std::thread::available_parallelism().map_or(1, usize::from);
+    let siblings = (0..1024).map_while(|cpu| {
+        std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")).ok()
+    });
+    match siblings.collect::<std::collections::BTreeSet<String>>().len() {
+        0 => logical,
+        physical => logical.min(physical),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cores_are_no_more_than_threads() {
+        assert!((1..=std::thread::available_parallelism().unwrap().get()).contains(&physical_cores()));
+    }
 
     #[test]
     fn the_shipped_configuration_names_every_key_and_only_those() {

@@ -6,8 +6,9 @@ use super::keys::Finished;
 use super::opaque::Unmerged;
 use crate::state::{LaneSlice, Run, StateError, Table, Word};
 
-/// Slots per group at least: a load factor of at most one half keeps probes short.
-const SLOTS_PER_GROUP: usize = 2;
+/// Slots per group that are reserved. Most keys are then found in the first slot that is looked at; with half as many
+/// slots `radix` took a third longer (bench/results/2026-11-30-2core/merge.md).
+const SLOTS_PER_GROUP: usize = 4;
 const SLOTS_MIN: usize = 16;
 /// Lanes of one column at most: the flag and the six moments of corr.
 const LANES_MAX: usize = 8;
@@ -35,7 +36,8 @@ impl<K: Word> Index<K> {
     pub fn assign<S: Space<Key = K>>(&mut self, space: &S, keys: &[K], groups: &mut Vec<u32>) {
         groups.reserve(keys.len());
         for key in keys {
-            if (self.keys.len() + 1) * SLOTS_PER_GROUP > self.slots.len() {
+            if (self.keys.len() + 1) * 2 > self.slots.len() {
+                // More groups than were reserved for.
                 self.grow(space);
             }
             let mask = self.slots.len() - 1;

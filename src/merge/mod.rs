@@ -16,6 +16,7 @@ mod keys;
 mod local;
 mod opaque;
 mod parallel;
+mod prefetch;
 mod radix;
 mod scatter;
 mod serial;
@@ -65,11 +66,16 @@ pub struct Options {
     pub strategy: Strategy,
 }
 
+impl Options {
+    /// Two thirds of the physical cores, since maintenance runs beside a database.
+    pub fn for_cores(physical: usize) -> Self {
+        Self { threads: (physical * 2 / 3).max(1), strategy: Strategy::Auto }
+    }
+}
+
 impl Default for Options {
-    /// Two thirds of the cores: maintenance runs beside a database.
     fn default() -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        Self { threads: (cores * 2 / 3).max(1), strategy: Strategy::Auto }
+        Self::for_cores(std::thread::available_parallelism().map_or(1, |cores| cores.get()))
     }
 }
 

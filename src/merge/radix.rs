@@ -2,13 +2,15 @@
 //!
 //! Ordering happens within morsels that fit the second-level cache, in place: the input is read and written once, no
 //! memory is taken for it, and a bucket's rows lie in stretches of some hundred rows that are read in order. So the
-//! table of a bucket is the only memory that is accessed at random, and it is in cache: nothing is left to prefetch.
+//! table of a bucket is the only memory that is accessed at random, and it is in cache. What is left to prefetch is the
+//! next stretch, whose first lines no pattern announces.
 //!
 //! No locks and no shared tables: a worker owns a morsel in the first phase and a bucket in the second, and claims
 //! both one by one. A bucket's table of groups fits the cache that its worker has to itself.
 //!
 //! A bucket with far more rows than the others is ordered once more, by the next bits. What is still too big then has
-//! few keys: it is cut into shares, which are merged apart, and their tables after them.
+//! few keys, as has any bucket of a small domain: it is cut into shares, which are merged apart, and their tables
+//! after them.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,12 +19,15 @@ use super::batches::Batches;
 use super::cells::Cells;
 use super::hash::Space;
 use super::keys::Finished;
+use super::prefetch::{prefetch, prefetch_lane};
 use super::scatter::{Digit, Scratch, cut, morsels, scatter};
 use super::{MergeError, parallel};
 use crate::state::StateError;
 
 /// 256 buckets: a bucket of 8 million groups of 24 bytes still fits a second-level cache of 1 MiB.
 const BUCKET_BITS: u32 = 8;
+/// Rows of the next stretch that are fetched while this one is merged: some more than a stretch of an even spread has.
+const PREFETCH_ROWS: usize = 256;
 /// A bucket is oversized above this many times the mean, and this many rows.
 const OVERSIZE: usize = 8;
 const OVERSIZE_ROWS_MIN: usize = 1 << 16;
@@ -47,7 +52,8 @@ pub(crate) fn merge<S: Space>(
     let whole = whole.collect();
     let (mut buckets, oversized): (Vec<Bucket>, Vec<Bucket>) =
         order(space, &mut batches, whole, digit, threads)?.into_iter().partition(|bucket| rows(bucket) <= limit);
-    let mut heavy = Vec::new();
+    let (mut heavy, oversized) =
+        if space.domain().is_some() { (oversized, Vec::new()) } else { (Vec::new(), oversized) };
     for bucket in oversized {
         let digit = Digit { skip: BUCKET_BITS, bits: BUCKET_BITS };
         for bucket in order(space, &mut batches, bucket, digit, threads)? {
@@ -119,9 +125,14 @@ fn merge_buckets<S: Space>(
         || Cells::new(states),
         |cells, bucket| {
             cells.reserve(groups_seen.load(Ordering::Relaxed).max(slots));
-            for (batch, rows) in bucket {
-                let lanes = &lanes[batch];
-                cells.merge(space, &keys[batch][rows.clone()], |lane| lanes[lane].slice(rows.clone()))?;
+            for (at, (batch, rows)) in bucket.iter().enumerate() {
+                if let Some((batch, rows)) = bucket.get(at + 1) {
+                    let rows = rows.start..rows.end.min(rows.start + PREFETCH_ROWS);
+                    prefetch(&keys[*batch][rows.clone()]);
+                    lanes[*batch].iter().for_each(|lane| prefetch_lane(&lane.slice(rows.clone())));
+                }
+                let lanes = &lanes[*batch];
+                cells.merge(space, &keys[*batch][rows.clone()], |lane| lanes[lane].slice(rows.clone()))?;
             }
             let finished = cells.finish();
             groups_seen.fetch_max(finished.keys.len(), Ordering::Relaxed);

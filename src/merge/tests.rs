@@ -223,7 +223,8 @@ proptest! {
         columns in 1usize..5,
         threads in 1usize..6,
     ) {
-        let chunk = |(at, rows): (usize, &[(u16, Option<String>, u64)])| {
+        type Rows = [(u16, Option<String>, u64)];
+        let chunk = |(at, rows): (usize, &Rows)| {
             let words: Vec<_> = rows.iter().map(|(_, word, _)| word.clone()).collect();
             let plain: Bytes = rows.iter().map(|(_, word, _)| word.as_deref().unwrap_or("").as_bytes()).collect();
             let sums: Vec<u64> = rows.iter().map(|(_, _, sum)| *sum).collect();

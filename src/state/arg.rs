@@ -10,7 +10,7 @@
 
 use super::pick::Order;
 use super::text::{Form, read_single};
-use super::{ABSENT, Function, Run, Split, StateError, Table, Word, referenced};
+use super::{ABSENT, Function, Run, Split, StateError, Table, Word, copy_referenced, referenced};
 use crate::wire::{Bytes, Data, Reader, WireError};
 
 /// The type of a result or of a value to compare.
@@ -162,7 +162,6 @@ impl Table for ArgTable {
             }
         }
         let picked = std::mem::take(&mut self.picked);
-        let bytes = picked.iter().map(|r| if *r == ABSENT { empty.as_slice() } else { referenced(sources, *r) });
-        Data::Bytes(bytes.collect())
+        Data::Bytes(copy_referenced(sources, &picked, &empty))
     }
 }

@@ -12,7 +12,7 @@ mod arg_words;
 mod bitmap;
 mod carrier;
 mod hyperloglog;
-mod lane;
+pub(crate) mod lane;
 mod list;
 mod pick;
 mod registry;
@@ -124,6 +124,28 @@ const ABSENT: u64 = u64::MAX;
 /// The bytes that a reference points to.
 pub fn referenced(sources: &[Bytes], reference: u64) -> &[u8] {
     sources[(reference >> 32) as usize].get(reference as u32 as usize)
+}
+
+/// What references point to, one after the other; `empty` stands for those that are [`ABSENT`].
+///
+/// The rows lie anywhere, so that every one costs several misses of the cache. They are looked up, and their first
+/// bytes touched, some at a time before any is copied: then the misses overlap.
+fn copy_referenced(sources: &[Bytes], references: &[u64], empty: &[u8]) -> Bytes {
+    const AT_A_TIME: usize = 64;
+    let mut out = Bytes { ends: Vec::with_capacity(references.len()), bytes: Vec::new() };
+    for references in references.chunks(AT_A_TIME) {
+        let mut values = [empty; AT_A_TIME];
+        let values = &mut values[..references.len()];
+        let mut bytes = 0;
+        for (value, reference) in values.iter_mut().zip(references).filter(|(_, reference)| **reference != ABSENT) {
+            *value = referenced(sources, *reference);
+            bytes += value.len();
+        }
+        std::hint::black_box(values.iter().fold(0, |any, value| any ^ value.first().copied().unwrap_or_default()));
+        out.bytes.reserve(bytes);
+        values.iter().for_each(|value| out.push(value));
+    }
+    out
 }
 
 /// For `wire::native`: cuts states of every function that is known here.

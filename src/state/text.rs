@@ -9,7 +9,7 @@
 //! Written by ClickHouse 26.9. The length counts the 0 at the end.
 
 use super::pick::Rule;
-use super::{ABSENT, Function, Run, Split, StateError, Table, referenced};
+use super::{ABSENT, Function, Run, Split, StateError, Table, copy_referenced, referenced};
 use crate::wire::{Bytes, Data, Reader, WireError};
 
 /// How a value stands in the buffer that was read.
@@ -184,7 +184,6 @@ impl Table for TextTable {
 
     fn finish(&mut self, sources: &[Bytes]) -> Data {
         let picked = std::mem::take(&mut self.picked);
-        let mut out = Bytes { ends: Vec::with_capacity(picked.len()), bytes: Vec::new() };
         let empty: Vec<u8> = match self.form.form {
             Form::Values => Vec::new(),
             Form::FixedValues(width) => vec![0; width],
@@ -192,9 +191,7 @@ impl Table for TextTable {
             Form::StringStates => vec![0xff; 4],
             Form::FixedStates(_) => vec![0],
         };
-        for reference in &picked {
-            out.push(if *reference == ABSENT { &empty } else { referenced(sources, *reference) });
-        }
+        let out = copy_referenced(sources, &picked, &empty);
         let values = match self.form.form {
             Form::FixedValues(width) => Data::Fixed { width, bytes: out.bytes },
             _ => Data::Bytes(out),

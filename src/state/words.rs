@@ -91,7 +91,41 @@ impl Words {
         Ok(lane)
     }
 
+    /// The words of states that all have the same length: no flags, and counts below 128.
+    fn split_even(&self, states: &Bytes) -> Option<Vec<Lane>> {
+        let widths = self.fields.iter().map(|field| if field.varint { 1 } else { field.width });
+        let width: usize = widths.clone().sum();
+        let even = states.ends.iter().zip(1u64..).all(|(end, row)| *end == row * width as u64);
+        if self.form != Form::States || !even {
+            return None;
+        }
+        let mut at = 0;
+        let fields = self.fields.iter().zip(widths);
+        fields
+            .map(|(field, bytes)| {
+                let rest = &states.bytes[at.min(states.bytes.len())..];
+                at += bytes;
+                match (field.varint, field.width) {
+                    (true, _) => {
+                        let counts = || rest.iter().step_by(width);
+                        let small = counts().all(|count| *count < 0x80);
+                        small.then(|| Lane::W8(counts().map(|count| u64::from(*count)).collect()))
+                    }
+                    (_, 1) => Some(strided::<u8>(rest, width)),
+                    (_, 2) => Some(strided::<u16>(rest, width)),
+                    (_, 4) => Some(strided::<u32>(rest, width)),
+                    (_, 8) => Some(strided::<u64>(rest, width)),
+                    (_, 16) => Some(strided::<u128>(rest, width)),
+                    _ => Some(strided::<[u64; 4]>(rest, width)),
+                }
+            })
+            .collect()
+    }
+
     fn split_states(&self, states: &Bytes) -> Result<Vec<Lane>, StateError> {
+        if let Some(lanes) = self.split_even(states) {
+            return Ok(lanes);
+        }
         let rows = states.len();
         let mut cursors = Vec::with_capacity(rows);
         let mut start = 0;
@@ -163,6 +197,11 @@ impl Words {
     fn malformed(&self, row: usize, source: WireError) -> StateError {
         StateError::Malformed { type_name: self.type_name.clone(), row, source }
     }
+}
+
+/// A word at the start of every `width` bytes.
+fn strided<W: Word>(bytes: &[u8], width: usize) -> Lane {
+    W::lane(bytes.chunks(width).map(W::read).collect())
 }
 
 /// A count as a lane's word; counts are kept in words of eight bytes or more.
@@ -325,6 +364,11 @@ impl Table for WordsTable {
 fn encode_states(lanes: &[Lane], fields: &[Field], flags: Option<&[u8]>) -> Bytes {
     let rows = lanes.first().map_or(0, Lane::len);
     let row_bytes: usize = fields.iter().map(|field| field.width).sum();
+    if let ([lane], [Field { varint: false, width, .. }], None) = (lanes, fields, flags) {
+        let mut bytes = Vec::with_capacity(rows * width);
+        each_width!(Lane, lane, words => words.iter().for_each(|word| word.write(&mut bytes)));
+        return Bytes { ends: (1..=rows as u64).map(|row| row * *width as u64).collect(), bytes };
+    }
     let mut states = Bytes { ends: Vec::with_capacity(rows), bytes: Vec::with_capacity(rows * row_bytes) };
     for row in 0..rows {
         let out = &mut states.bytes;
