@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde::de::value::MapAccessDeserializer;
@@ -89,7 +90,7 @@ pub type ViewsPath = PathBuf;
 pub const DEFAULT_LISTEN_HTTP: &str = "127.0.0.1:8124";
 
 /// The configuration file of `serve` (config/tributary.yaml explains every key). Options on the command line go first.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     pub upstream: UpstreamKeys,
@@ -99,6 +100,7 @@ pub struct Config {
     /// Of views that do not say it themselves.
     #[serde(deserialize_with = "of_all_views")]
     pub consistency: Consistency,
+    pub maintenance: MaintenanceKeys,
     /// What to log, as `--log` takes it.
     pub log: Option<String>,
 }
@@ -189,6 +191,73 @@ fn duration(text: &str) -> Option<Duration> {
     (duration_ms > 0).then(|| Duration::from_millis(duration_ms))
 }
 
+/// The keys under `maintenance:`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MaintenanceKeys {
+    /// Whether `serve` keeps the views up to date.
+    pub enabled: bool,
+    /// Between two looks at the sources, such as `1s` or `500ms`.
+    pub interval: Time,
+    /// Threads that merge states; also the number of views worked at, and of queries under way, at once.
+    pub threads: u16,
+    /// The share of the time in which a view may be worked at, from 0.01 to 1.
+    pub share: f64,
+    /// Bytes of partial states held at once, such as `512MiB`.
+    pub memory: Size,
+}
+
+impl Default for MaintenanceKeys {
+    fn default() -> Self {
+        Self { enabled: true, interval: Time(Duration::from_secs(1)), threads: 1, share: 0.3, memory: Size(1 << 30) }
+    }
+}
+
+/// `10s`, `500ms`, `2m`, `1h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Time(pub Duration);
+
+impl TryFrom<String> for Time {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        duration(&text).map(Self).ok_or_else(|| format!("'{text}' is no time such as 500ms, 10s or 2m"))
+    }
+}
+
+/// `512MiB`, `4GiB`, `1000000`: bytes, or with a unit of 1024s; at least 1 MiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Size(pub usize);
+
+impl TryFrom<String> for Size {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let malformed = || "write a size such as 512MiB or 4GiB".to_string();
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let shift = match text[digits..].trim().to_ascii_lowercase().as_str() {
+            "" | "b" => 0,
+            "k" | "kb" | "kib" => 10,
+            "m" | "mb" | "mib" => 20,
+            "g" | "gb" | "gib" => 30,
+            _ => return Err(malformed()),
+        };
+        let number: usize = text[..digits].parse().map_err(|_| malformed())?;
+        let bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes >= 1 << 20);
+        bytes.map(Self).ok_or_else(|| "at least 1MiB".into())
+    }
+}
+
 /// The keys under `upstream:`. `user`, `password` and `database` go over the parts of `url`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -204,6 +273,8 @@ pub struct UpstreamKeys {
 #[serde(deny_unknown_fields, default)]
 pub struct ListenKeys {
     pub http: Option<String>,
+    /// The admin listener: status and metrics. Off unless named.
+    pub admin: Option<String>,
 }
 
 /// A configuration file that cannot be used. The text names file, line and column.
@@ -272,9 +343,26 @@ mod tests {
         let keys = text.lines().map(|l| l.strip_prefix("#: ").unwrap_or(l)).collect::<Vec<_>>().join("\n");
         let config = Config::parse(&keys, "config/tributary.yaml").unwrap();
         assert_eq!(config.listen.http.as_deref(), Some(DEFAULT_LISTEN_HTTP));
-        assert!(config.views.is_some() && config.log.is_some());
+        assert!(config.views.is_some() && config.log.is_some() && config.listen.admin.is_some());
+        assert_eq!(config.maintenance, MaintenanceKeys::default());
         let UpstreamKeys { url, user, password, database } = config.upstream;
         assert!(url.is_some() && user.is_some() && password.is_some() && database.is_some());
+    }
+
+    #[test]
+    fn sizes_and_times_have_units() {
+        let size = |text: &str| text.parse::<Size>().map(|size| size.0);
+        assert_eq!(size("1GiB"), Ok(1 << 30));
+        assert_eq!(size("512 mb"), Ok(512 << 20));
+        assert_eq!(size("2000000"), Ok(2_000_000));
+        for wrong in ["", "GiB", "1TiB1", "1x", "-1", "10", "99999999999999999999"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(Time::try_from("500ms".to_string()), Ok(Time(Duration::from_millis(500))));
+        assert_eq!(Time::try_from("2m".to_string()), Ok(Time(Duration::from_secs(120))));
+        for wrong in ["", "s", "1", "1.5s", "0s", "99999999999999999h"] {
+            assert!(Time::try_from(wrong.to_string()).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -30,6 +30,12 @@ impl Served {
     }
 }
 
+impl Served {
+    pub fn process_id(&self) -> u32 {
+        self.process.id()
+    }
+}
+
 impl Drop for Served {
     fn drop(&mut self) {
         let _ = self.process.kill();

@@ -16,6 +16,8 @@ mod hybrid;
 mod maintain;
 mod maintain_finer;
 mod maintain_live;
+mod maintain_loop;
+mod maintain_plan;
 mod maintain_rebuild;
 mod matching;
 mod rights;

@@ -11,7 +11,7 @@ use tributary::matching::schema::TableName;
 /// A part as `[name, rows]`, `[name, rows, hash]` or `[name, rows, hash, second it was written in]`.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum PartCase {
+pub enum PartCase {
     Short(String, u64),
     Hashed(String, u64, String),
     Timed(String, u64, String, u64),
@@ -54,7 +54,7 @@ fn uint32() -> String {
     "UInt32".into()
 }
 
-fn parts(cases: &[PartCase], more: usize) -> Parts {
+pub fn parts(cases: &[PartCase], more: usize) -> Parts {
     let mut parts: Parts = BTreeMap::new();
     let mut add = |name: &str, rows, hash: &str, written_at| {
         let part = Part::parse(name, rows, hash, written_at).unwrap();

@@ -14,6 +14,7 @@ use super::CliError;
 use super::check::{problem_json, thousands};
 use super::connect::{ConnectArgs, read_config};
 use super::format::OutputFormat;
+use crate::config::Size;
 use crate::maintain::finer;
 use crate::maintain::observe::Observer;
 use crate::maintain::rebuild::{Options, Preview, Progress, Report, preview, rebuild};
@@ -42,8 +43,8 @@ pub struct Args {
     #[arg(long, value_name = "ID")]
     partition: Vec<String>,
     /// Partial states held at once, such as 512MiB or 4GiB
-    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
-    memory: usize,
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    memory: Size,
     /// Queries that read the source at once
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: u16,
@@ -126,7 +127,7 @@ fn choose(catalog: &Catalog, named: &[String]) -> Result<Vec<CatalogView>, CliEr
 /// `before`: views that this command has built already. What `--full` distrusts is no source for another view.
 fn options(args: &Args, catalog: &Catalog, before: &[CatalogView]) -> Options {
     Options {
-        memory_bytes: args.memory,
+        memory_bytes: args.memory.0,
         jobs: usize::from(args.jobs),
         partitions: args.partition.clone(),
         full: args.full,
@@ -277,20 +278,6 @@ fn print_outcome(outcome: &Outcome) {
     }
 }
 
-/// `512MiB`, `4GiB`, `1000000`: bytes, or with a unit of 1024s.
-fn parse_size(text: &str) -> Result<usize, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let shift = match text[digits..].trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        _ => return Err("write a size such as 512MiB or 4GiB".into()),
-    };
-    let number: usize = text[..digits].parse().map_err(|_| "write a size such as 512MiB or 4GiB".to_string())?;
-    number.checked_mul(1 << shift).filter(|bytes| *bytes >= 1 << 20).ok_or_else(|| "at least 1MiB".into())
-}
-
 /// A bar on a terminal, a line every few seconds elsewhere; on standard error.
 pub(super) struct Bar {
     bar: ProgressBar,
@@ -337,20 +324,5 @@ impl Progress for Bar {
 
     fn end(&self) {
         self.bar.finish_and_clear();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::parse_size;
-
-    #[test]
-    fn sizes_have_units() {
-        assert_eq!(parse_size("1GiB"), Ok(1 << 30));
-        assert_eq!(parse_size("512 mb"), Ok(512 << 20));
-        assert_eq!(parse_size("2000000"), Ok(2_000_000));
-        for wrong in ["", "GiB", "1TiB1", "1x", "-1", "10", "99999999999999999999"] {
-            assert!(parse_size(wrong).is_err(), "{wrong}");
-        }
     }
 }

@@ -12,7 +12,9 @@ use tracing_subscriber::EnvFilter;
 
 use super::CliError;
 use super::connect::ConnectArgs;
-use crate::config::{Config, DEFAULT_LISTEN_HTTP};
+use crate::config::{Config, DEFAULT_LISTEN_HTTP, MaintenanceKeys};
+use crate::maintain::pass::Limits;
+use crate::maintain::upkeep::{Settings, Upkeep};
 use crate::proxy::client::HttpUpstream;
 use crate::proxy::decider::Decider;
 use crate::proxy::http::Proxy;
@@ -34,6 +36,9 @@ pub struct Args {
     /// Where HTTP clients connect [default: 127.0.0.1:8124]
     #[arg(long, value_name = "ADDR")]
     listen_http: Option<String>,
+    /// Leave the views as `tributary rebuild` built them
+    #[arg(long)]
+    no_maintenance: bool,
     /// What to log: error, warn, info, debug, or a filter such as tributary::proxy=debug [default: info]
     #[arg(long, value_name = "FILTER", env = "RUST_LOG")]
     log: Option<String>,
@@ -52,17 +57,29 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
     let views = args.connect.views.or(config.views);
     runtime.block_on(async {
         let client = HttpUpstream::new(upstream.url.clone());
-        let decider = match views {
-            Some(path) => {
-                let keeper = Keeper::new(Upstream::new(upstream), client.clone(), path);
-                let keeper = Arc::new(keeper.with(options));
-                keeper.clone().start().await;
-                Decider::Views(keeper)
-            }
-            None => Decider::PassThrough,
+        let Some(path) = views else {
+            return serve(Arc::new(Proxy::new(client, Decider::PassThrough)), &listen).await;
         };
-        serve(Arc::new(Proxy::new(client, decider)), &listen).await
+        let upstream = Upstream::new(upstream);
+        let keeper = Arc::new(Keeper::new(upstream.clone(), client.clone(), path).with(options));
+        keeper.clone().start().await;
+        let (views, outdated) = (keeper.views(), keeper.outdated.clone());
+        let proxy = Arc::new(Proxy::new(client, Decider::Views(keeper)));
+        if config.maintenance.enabled && !args.no_maintenance {
+            let (written, board) = (proxy.written.clone(), Arc::default());
+            let settings = settings(&config.maintenance)?;
+            tokio::spawn(Upkeep { upstream, settings, views, written, outdated, board }.run());
+        }
+        serve(proxy, &listen).await
     })
+}
+
+fn settings(keys: &MaintenanceKeys) -> Result<Settings, CliError> {
+    if !(0.01..=1.0).contains(&keys.share) {
+        return Err(CliError::Usage(format!("maintenance.share is {}; write a number from 0.01 to 1", keys.share)));
+    }
+    let limits = Limits { threads: keys.threads.max(1).into(), memory_bytes: keys.memory.0 };
+    Ok(Settings { interval: keys.interval.0, share: keys.share, limits })
 }
 
 async fn serve(proxy: Arc<Proxy>, listen: &str) -> Result<ExitCode, CliError> {

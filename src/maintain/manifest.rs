@@ -312,28 +312,41 @@ impl Store {
         body: &Body,
     ) -> Result<Commit, ManifestError> {
         let version = predecessor.map_or(0, |manifest| manifest.version) + 1;
-        let undecodable =
-            |e: serde_json::Error| ManifestError::Body { storage: storage.into(), version, message: e.to_string() };
-        let row = Row {
+        let text = serde_json::to_string(body).map_err(|e| ManifestError::Body {
             storage: storage.into(),
-            view: view.into(),
             version,
-            commit: commit_id(),
-            committed_at_ms: 0,
-            body: serde_json::to_string(body).map_err(undecodable)?,
-        };
+            message: e.to_string(),
+        })?;
+        let commit = self.put(storage, view, version, text).await?;
+        match self.latest(storage).await? {
+            Some(latest) if latest.commit == commit => Ok(Commit::Won(latest)),
+            _ => Ok(Commit::Lost),
+        }
+    }
+
+    /// Writes a row unless another one has its version; whoever reads the commit id back that this returns has won.
+    pub(super) async fn put(
+        &self,
+        storage: &str,
+        view: &str,
+        version: u64,
+        body: String,
+    ) -> Result<String, ManifestError> {
+        let row =
+            Row { storage: storage.into(), view: view.into(), version, commit: commit_id(), committed_at_ms: 0, body };
         let knows = self.deduplicate_insert.get_or_try_init(|| self.knows_deduplicate_insert()).await?;
         let enable = if *knows { ", deduplicate_insert = 'enable'" } else { "" };
         let sql = format!(
             "INSERT INTO {TABLE} (storage, view, version, commit, body) SETTINGS async_insert = 0, \
              insert_deduplicate = 1, insert_deduplication_token = '{storage}:{version}'{enable} FORMAT JSONEachRow"
         );
-        let line = serde_json::to_vec(&row).map_err(undecodable)?;
+        let line = serde_json::to_vec(&row).map_err(|e| ManifestError::Body {
+            storage: storage.into(),
+            version,
+            message: e.to_string(),
+        })?;
         self.upstream.insert(&sql, [Bytes::from(line)]).await?;
-        match self.latest(storage).await? {
-            Some(latest) if latest.commit == row.commit => Ok(Commit::Won(latest)),
-            _ => Ok(Commit::Lost),
-        }
+        Ok(row.commit)
     }
 }
 

@@ -4,6 +4,7 @@
 //! [`part`], [`coverage`], [`cut`] and [`sight`] are pure. [`manifest`] is the record of what was built, [`look`] reads what is there now,
 //! [`rebuild`] makes the second equal to the first.
 
+pub mod board;
 pub mod build;
 pub mod chunk;
 pub mod collect;
@@ -11,14 +12,17 @@ pub mod compact;
 pub mod coverage;
 pub mod cut;
 pub mod finer;
+pub mod lease;
 pub mod look;
 pub mod manifest;
 pub mod observe;
 pub mod part;
+pub mod pass;
 pub mod plan;
 pub mod rebuild;
 pub mod run;
 pub mod sight;
 pub mod sources;
 pub mod states;
+pub mod upkeep;
 pub mod verify;

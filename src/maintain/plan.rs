@@ -86,6 +86,15 @@ pub struct Plan {
 }
 
 impl Plan {
+    pub fn blocked(why: Staleness) -> Self {
+        Self { steps: vec![Step::Blocked { why }], ..Self::default() }
+    }
+
+    /// Whether there is a step that can be taken now.
+    pub fn can_advance(&self) -> bool {
+        self.steps.iter().any(|step| !matches!(step, Step::Wait { .. } | Step::Blocked { .. }))
+    }
+
     /// Rows of the fact table that no run holds, as far as they are going to be read.
     pub fn rows_behind(&self) -> u64 {
         let rows = |step: &Step| match step {
@@ -110,7 +119,7 @@ pub fn plan(manifest: Option<&Manifest>, seen: &[SourceSeen], damage: Option<Sta
     let sources = || manifest.body.sources.iter().zip(seen);
     match sources().find_map(|(record, seen)| coverage::identity_change(record, seen)) {
         Some(why @ Staleness::AlterPending { .. }) => {
-            return Plan { steps: vec![Step::Blocked { why }], ..Plan::default() };
+            return Plan::blocked(why);
         }
         Some(why) => return whole(why),
         None => {}

@@ -16,6 +16,7 @@ use super::collect;
 use super::compact::Compactor;
 use super::coverage::{self, Parts, SourceRecord, SourceSeen};
 use super::finer::{self, Finer};
+use super::look::LookError;
 use super::manifest::{Blocks, Commit, Manifest, ManifestError, Run, Store};
 use super::observe::{ObserveError, Observer, rows_by_run};
 use super::plan::blocks_of;
@@ -24,6 +25,8 @@ use super::sources;
 use super::states::{States, StatesError};
 use crate::upstream::{Upstream, UpstreamError};
 use crate::views::catalog::CatalogView;
+use crate::views::neutral::neutral;
+use crate::views::storage::{StorageError, StorageTable};
 
 /// Times that a rebuild begins anew: a joined table changed, a definition was altered, another commit came first.
 const ATTEMPTS_MAX: usize = 5;
@@ -37,6 +40,8 @@ pub enum RebuildError {
     #[error(transparent)]
     Observe(#[from] ObserveError),
     #[error(transparent)]
+    Look(#[from] LookError),
+    #[error(transparent)]
     States(#[from] StatesError),
     #[error("table {table} cannot be built from: {reason}")]
     Source { table: String, reason: String },
@@ -44,6 +49,8 @@ pub enum RebuildError {
         "a row policy ({policy}) hides rows of {table} from user {user}; give Tributary a user who may read all rows"
     )]
     RowPolicy { table: String, policy: String, user: String },
+    #[error("the sources have other columns than when the view was loaded; it has to be loaded anew")]
+    DefinitionMoved,
     /// Begun anew a few times before it is shown.
     #[error("{table} was altered or changed while the view was being built; try again when it is quiet")]
     SourceMoved { table: String },
@@ -225,6 +232,9 @@ impl Job<'_> {
         let manifest = self.store.latest(self.storage()).await?;
         let whole = !self.view.view.tables.is_empty() && !is_merge_tree(&seen[0]);
         let live = usable(&self.observer, self.view, manifest.as_ref(), &seen).await?;
+        if live.is_none() {
+            self.refuse_moved_definition().await?;
+        }
         let extent = extent(live, &seen[0], options)?;
         if let Some(manifest) =
             manifest.as_ref().filter(|_| extent.build.is_empty() && !extent.drops && !whole && live.is_some())
@@ -323,6 +333,17 @@ impl Job<'_> {
             },
             None => report,
         })
+    }
+
+    /// The types of the sources' columns may have changed since the view was resolved.
+    async fn refuse_moved_definition(&self) -> Result<(), RebuildError> {
+        let upstream = neutral(self.upstream).await?;
+        let described = StorageTable::describe(&upstream, &self.view.declaration, &self.view.view).await;
+        match described {
+            Ok(storage) if storage == self.view.storage => Ok(()),
+            Err(StorageError::Upstream(error)) if error.exception().is_none() => Err(error.into()),
+            _ => Err(RebuildError::DefinitionMoved),
+        }
     }
 
     fn storage(&self) -> &str {

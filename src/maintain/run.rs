@@ -70,6 +70,49 @@ pub async fn ensure(upstream: &Upstream) -> Result<(), UpstreamError> {
     upstream.execute(&ddl).await
 }
 
+/// The last signs of life of processes that write runs.
+pub(super) struct SignsOfLife(Vec<Sign>);
+
+#[derive(Deserialize)]
+struct Sign {
+    writer: u64,
+    owner: String,
+    age_seconds: u64,
+}
+
+impl SignsOfLife {
+    pub async fn read(upstream: &Upstream) -> Result<Self, UpstreamError> {
+        let sql = format!(
+            "SELECT writer, owner, toUInt64(greatest(0, now() - max(beat))) AS age_seconds FROM {TABLE} \
+             WHERE beat > now() - 3600 GROUP BY writer, owner"
+        );
+        Ok(Self(upstream.rows(&sql).await?))
+    }
+
+    /// Whether a process gave a sign less than `silence_max` ago, and is not known to have ended.
+    pub fn is_alive(&self, process: &str, silence_max: Duration) -> bool {
+        let recent = |sign: &Sign| sign.owner == process && Duration::from_secs(sign.age_seconds) < silence_max;
+        self.0.iter().any(recent) && !Owner::is_dead(process)
+    }
+
+    /// Gives one, unless that was done less than `age_max` ago.
+    pub async fn give(upstream: &Upstream, age_max: Duration) -> Result<(), UpstreamError> {
+        let server = upstream.config().url.to_string();
+        if lock(&GIVEN_AT).get(&server).is_some_and(|at| at.elapsed() < age_max) {
+            return Ok(());
+        }
+        let given_at = Instant::now();
+        let sql = format!(
+            "INSERT INTO {TABLE} (writer, owner) SETTINGS async_insert = 0 VALUES ({}, {})",
+            this_writer(),
+            string_literal(&this_process())
+        );
+        upstream.execute(&sql).await?;
+        lock(&GIVEN_AT).insert(server, given_at);
+        Ok(())
+    }
+}
+
 /// Who may be writing runs now.
 pub struct Writers {
     others: HashSet<u64>,
@@ -78,23 +121,22 @@ pub struct Writers {
 
 impl Writers {
     pub async fn alive(upstream: &Upstream) -> Result<Self, UpstreamError> {
-        #[derive(Deserialize)]
-        struct Row {
-            writer: u64,
-            owner: String,
-        }
-        let own = lock(&OWN_RUNS).clone();
-        let sql = format!("SELECT DISTINCT writer, owner FROM {TABLE} WHERE beat > now() - {}", DEAD_AFTER.as_secs());
-        let rows = upstream.rows::<Row>(&sql).await?.into_iter();
-        let this = Owner::this();
-        let is_other = |row: &Row| !Owner::is_dead(&row.owner) && (this.is_none() || Owner::parse(&row.owner) != this);
-        Ok(Self { others: rows.filter(is_other).map(|row| row.writer).collect(), own })
+        let signs = SignsOfLife::read(upstream).await?;
+        let this = this_process();
+        let others = signs.0.iter().filter(|sign| sign.owner != this && signs.is_alive(&sign.owner, DEAD_AFTER));
+        Ok(Self { others: others.map(|sign| sign.writer).collect(), own: lock(&OWN_RUNS).clone() })
     }
 
     /// Whether somebody may be writing this run.
     pub fn may_write(&self, run: u64) -> bool {
         self.own.contains(&run) || self.others.contains(&writer_of(run))
     }
+}
+
+/// This process, in a form by which others can tell whether it is gone; without /proc just a name of its own.
+pub(super) fn this_process() -> String {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| Owner::this().map_or_else(|| format!("{:x}", random()), |owner| owner.to_string())).clone()
 }
 
 /// Which process writes a run.
@@ -149,7 +191,7 @@ fn began(pid: u32) -> Option<u64> {
 static OWN_RUNS: LazyLock<Mutex<HashSet<u64>>> = LazyLock::new(Mutex::default);
 
 /// When this process last gave a sign of life, by server.
-static BEATEN_AT: LazyLock<Mutex<HashMap<String, Instant>>> = LazyLock::new(Mutex::default);
+static GIVEN_AT: LazyLock<Mutex<HashMap<String, Instant>>> = LazyLock::new(Mutex::default);
 
 /// Says that a run is being written, until dropped.
 pub struct Heartbeat {
@@ -165,13 +207,13 @@ impl Heartbeat {
         let task = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(BEAT).await;
-                if let Err(error) = beat(&again).await {
+                if let Err(error) = SignsOfLife::give(&again, BEAT / 2).await {
                     tracing::warn!("sign of life: {error}");
                 }
             }
         });
         let heartbeat = Self { run, task };
-        beat(upstream).await?;
+        SignsOfLife::give(upstream, BEAT / 2).await?;
         Ok(heartbeat)
     }
 }
@@ -181,23 +223,6 @@ impl Drop for Heartbeat {
         self.task.abort();
         lock(&OWN_RUNS).remove(&self.run);
     }
-}
-
-/// Renews this process's row, unless that was done just now.
-async fn beat(upstream: &Upstream) -> Result<(), UpstreamError> {
-    let server = upstream.config().url.to_string();
-    if lock(&BEATEN_AT).get(&server).is_some_and(|at| at.elapsed() < BEAT / 2) {
-        return Ok(());
-    }
-    let beaten_at = Instant::now();
-    let sql = format!(
-        "INSERT INTO {TABLE} (writer, owner) SETTINGS async_insert = 0 VALUES ({}, {})",
-        this_writer(),
-        string_literal(&Owner::this().map(|owner| owner.to_string()).unwrap_or_default())
-    );
-    upstream.execute(&sql).await?;
-    lock(&BEATEN_AT).insert(server, beaten_at);
-    Ok(())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

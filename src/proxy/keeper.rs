@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc, watch};
 
 use super::accelerator::Accelerator;
 use super::client::HttpUpstream;
@@ -37,6 +37,10 @@ pub struct Keeper {
     path: PathBuf,
     options: Options,
     current: ArcSwapOption<Accelerator>,
+    /// The views in force, for maintenance.
+    views: watch::Sender<Arc<Vec<CatalogView>>>,
+    /// Told to load the views anew.
+    pub outdated: Arc<Notify>,
 }
 
 /// What a configuration says of all views.
@@ -57,11 +61,24 @@ struct InForce {
 
 impl Keeper {
     pub fn new(upstream: Upstream, client: HttpUpstream, path: PathBuf) -> Self {
-        Self { upstream, client, path, options: Options::default(), current: ArcSwapOption::empty() }
+        Self {
+            upstream,
+            client,
+            path,
+            options: Options::default(),
+            current: ArcSwapOption::empty(),
+            views: watch::Sender::new(Arc::default()),
+            outdated: Arc::default(),
+        }
     }
 
     pub fn with(self, options: Options) -> Self {
         Self { options, ..self }
+    }
+
+    /// The views in force, and every change of them.
+    pub fn views(&self) -> watch::Receiver<Arc<Vec<CatalogView>>> {
+        self.views.subscribe()
     }
 
     pub async fn decide(&self, query: IncomingQuery) -> Decided {
@@ -88,7 +105,11 @@ impl Keeper {
         tokio::spawn(async move {
             let watcher = watcher;
             loop {
-                if let Ok(Some(())) = tokio::time::timeout(wait, changed.recv()).await {
+                let change = tokio::select! {
+                    change = tokio::time::timeout(wait, changed.recv()) => change,
+                    () = self.outdated.notified() => Ok(Some(())),
+                };
+                if let Ok(Some(())) = change {
                     while let Ok(Some(())) = tokio::time::timeout(SETTLED, changed.recv()).await {}
                 } else if watcher.is_err() {
                     // The channel is closed then, and would be received from at once.
@@ -139,11 +160,12 @@ impl Keeper {
         for problem in &catalog.problems {
             tracing::error!("{problem}");
         }
-        let views = catalog.views.len();
+        let views = Arc::new(catalog.views.clone());
         let accelerator = Accelerator::connect(self.upstream.clone(), self.client.clone(), catalog);
         let accelerator = accelerator.await.map_err(|error| error.to_string())?;
         self.current.store(Some(Arc::new(accelerator)));
-        tracing::info!("{views} views in force");
+        tracing::info!("{} views in force", views.len());
+        self.views.send_replace(views);
         Ok(())
     }
 }

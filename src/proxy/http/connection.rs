@@ -175,8 +175,14 @@ impl Connection {
             }
             marking = Marking { decision: raw, is_refusable: false, confirmation: None };
         }
+        let may_write = matches!(finding, Finding::Pass) && request.head.method() == b"POST";
         match self.relay(&request, request.original(), &marking).await {
-            Relayed::Next(next) => next,
+            Relayed::Next(next) => {
+                if may_write {
+                    self.proxy.written.notify_one();
+                }
+                next
+            }
             Relayed::Refused { .. } | Relayed::Unconfirmed(_) => Next::Abort,
         }
     }

@@ -27,7 +27,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use super::client::HttpUpstream;
 use super::decider::Decider;
@@ -46,6 +46,8 @@ pub struct Proxy {
     pub upstream: HttpUpstream,
     pub decider: Decider,
     pub counters: Counters,
+    /// Told after every request that may have written something.
+    pub written: Arc<Notify>,
 }
 
 /// What happened since the start.
@@ -66,7 +68,7 @@ pub struct Counters {
 
 impl Proxy {
     pub fn new(upstream: HttpUpstream, decider: Decider) -> Self {
-        Self { upstream, decider, counters: Counters::default() }
+        Self { upstream, decider, counters: Counters::default(), written: Arc::default() }
     }
 
     /// Serves connections until `stop` turns true, then lets the requests that are under way end.

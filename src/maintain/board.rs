@@ -1,0 +1,147 @@
+//! How far maintenance is with each view, for `tributary status` and for whoever asks the running process.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::plan::{Plan, Step};
+use super::sight::Sight;
+
+/// What holds for a view at the moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// The runs hold what the sources hold.
+    Current,
+    /// Runs and sources differ; what is missing will be read next.
+    Behind,
+    /// A whole view or partition is being built.
+    Building,
+    /// Nothing can be built for now, such as during an ALTER.
+    Blocked,
+    /// The last attempt failed.
+    Failing,
+}
+
+/// One view's entry.
+#[derive(Debug, Clone, Serialize)]
+pub struct Entry {
+    pub state: State,
+    /// Live runs, and the rows in them.
+    pub runs: usize,
+    pub rows: u64,
+    /// Rows of the fact table that no run holds.
+    pub rows_behind: u64,
+    /// How long some rows have been missing.
+    pub seconds_behind: f64,
+    /// Partitions of which runs hold other rows than the fact table.
+    pub dirty: Vec<String>,
+    /// What is to be done, at most [`STEPS_MAX`] lines.
+    pub steps: Vec<String>,
+    pub error: Option<String>,
+    /// Version of the latest manifest.
+    pub version: u64,
+    #[serde(skip)]
+    behind_since: Option<Instant>,
+}
+
+const STEPS_MAX: usize = 20;
+
+/// All views' entries.
+#[derive(Debug, Default)]
+pub struct Board {
+    entries: Mutex<BTreeMap<String, Entry>>,
+    upstream_error: Mutex<Option<String>>,
+}
+
+impl Board {
+    /// Notes what a look showed of a view, and what is to be done about it.
+    pub fn note(&self, view: &str, sight: &Sight, plan: &Plan) {
+        let mut entries = lock(&self.entries);
+        let before = entries.remove(view);
+        let rows_behind = plan.rows_behind();
+        let builds = |step: &Step| matches!(step, Step::BuildAll { .. } | Step::Build { .. });
+        let error = before.as_ref().and_then(|before| before.error.clone());
+        let state = match plan.steps.first() {
+            None => State::Current,
+            Some(_) if error.is_some() => State::Failing,
+            Some(Step::Blocked { .. }) => State::Blocked,
+            Some(_) if plan.steps.iter().any(builds) => State::Building,
+            Some(_) => State::Behind,
+        };
+        let is_behind = !matches!(state, State::Current);
+        let behind_since =
+            is_behind.then(|| before.and_then(|before| before.behind_since).unwrap_or_else(Instant::now));
+        let body = sight.manifest.as_ref().map(|manifest| &manifest.body);
+        let dirty = |step: &Step| match step {
+            Step::Build { partition, .. } | Step::Wait { partition, .. } => Some(partition.clone()),
+            _ => None,
+        };
+        let entry = Entry {
+            state,
+            runs: body.map_or(0, |body| body.runs.len()),
+            rows: body.map_or(0, |body| body.rows()),
+            rows_behind,
+            seconds_behind: 0.0,
+            dirty: plan.steps.iter().filter_map(dirty).collect(),
+            steps: plan.steps.iter().take(STEPS_MAX).map(ToString::to_string).collect(),
+            error: error.filter(|_| is_behind),
+            version: sight.manifest.as_ref().map_or(0, |manifest| manifest.version),
+            behind_since,
+        };
+        entries.insert(view.to_string(), entry);
+    }
+
+    /// Notes that a view cannot be maintained at all.
+    pub fn excluded(&self, view: &str, error: String) {
+        let entry = Entry {
+            state: State::Failing,
+            runs: 0,
+            rows: 0,
+            rows_behind: 0,
+            seconds_behind: 0.0,
+            dirty: Vec::new(),
+            steps: Vec::new(),
+            error: Some(error),
+            version: 0,
+            behind_since: None,
+        };
+        lock(&self.entries).insert(view.to_string(), entry);
+    }
+
+    /// Notes how the last attempt at a view ended.
+    pub fn ended(&self, view: &str, error: Option<String>) {
+        if let Some(entry) = lock(&self.entries).get_mut(view) {
+            entry.state = if error.is_some() { State::Failing } else { entry.state };
+            entry.error = error;
+        }
+    }
+
+    /// Whether ClickHouse answered the last look.
+    pub fn upstream(&self, error: Option<String>) {
+        *lock(&self.upstream_error) = error;
+    }
+
+    /// Views that are no longer declared have no entry.
+    pub fn retain(&self, views: &[String]) {
+        lock(&self.entries).retain(|view, _| views.contains(view));
+    }
+
+    pub fn entries(&self) -> BTreeMap<String, Entry> {
+        let mut entries = lock(&self.entries).clone();
+        for entry in entries.values_mut() {
+            entry.seconds_behind = entry.behind_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
+        }
+        entries
+    }
+
+    pub fn upstream_error(&self) -> Option<String> {
+        lock(&self.upstream_error).clone()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,240 @@
+//! Takes the steps of a plan for one view: reads the states of stretches into a new run, commits, merges runs.
+//!
+//! ```text
+//! plan -> read states part by part (`States::read_by_part`) -> what else the look showed still holds?
+//!   -> merge -> one run -> commit: bury, keep, add what was proved -> merge runs that have become too many
+//! ```
+//! Parts that were gone before they were read are left for the next look, under their new names.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+
+use super::chunk;
+use super::compact::Compactor;
+use super::coverage::Parts;
+use super::manifest::{Commit, Manifest, Run, Store};
+use super::observe::Observer;
+use super::part::Part;
+use super::plan::{self, Plan, READ_ROWS_MAX, Step, blocks_of};
+use super::rebuild::{Options, RebuildError, Silent, rebuild};
+use super::run::{self, Heartbeat};
+use super::sight::Sight;
+use super::sources;
+use super::states::{States, StatesError};
+use crate::upstream::Upstream;
+use crate::views::catalog::CatalogView;
+use crate::wire::Block;
+
+/// How much maintenance may take.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Threads that merge, and queries that read at once while a view is built.
+    pub threads: usize,
+    /// Bytes of states held at once.
+    pub memory_bytes: usize,
+}
+
+/// What became of a plan.
+#[derive(Debug, PartialEq)]
+pub enum Passed {
+    /// There was nothing to do that could be done.
+    Idle,
+    /// Runs and sources are nearer to each other.
+    Advanced {
+        /// Rows of the fact table that were read.
+        rows: u64,
+        version: u64,
+    },
+    /// Another process committed first.
+    Outrun,
+}
+
+/// All that is needed to maintain one view.
+pub struct Pass {
+    pub upstream: Upstream,
+    pub observer: Observer,
+    pub store: Store,
+    pub view: CatalogView,
+    pub states: Arc<States>,
+    pub limits: Limits,
+}
+
+/// Rows read for a new run.
+struct Read {
+    blocks: Vec<Block>,
+    /// The parts whose rows these are, exactly.
+    parts: Vec<Part>,
+}
+
+impl Pass {
+    /// Takes the steps of `plan`, which was made by what `sight` shows.
+    pub async fn take(&self, sight: &Sight, plan: &Plan) -> Result<Passed, RebuildError> {
+        if plan.steps.iter().any(|step| matches!(step, Step::BuildAll { .. })) {
+            return self.build(BTreeSet::new()).await;
+        }
+        let partitions = |with_reads: bool| -> BTreeSet<String> {
+            let partition = |step: &Step| match step {
+                Step::Build { partition, .. } => Some(partition.clone()),
+                Step::Read { partition, .. } if with_reads => Some(partition.clone()),
+                _ => None,
+            };
+            plan.steps.iter().filter_map(partition).collect()
+        };
+        match self.advance(sight, plan).await {
+            Ok(Passed::Outrun) => Ok(Passed::Outrun),
+            Ok(passed) if partitions(false).is_empty() => Ok(passed),
+            Ok(_) => self.build(partitions(false)).await,
+            // What does not fit into memory at once is built by ranges of keys.
+            Err(RebuildError::States(StatesError::TooLarge { .. })) => self.build(partitions(true)).await,
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Builds some partitions, or all of them, chunk by chunk.
+    async fn build(&self, partitions: BTreeSet<String>) -> Result<Passed, RebuildError> {
+        let options = Options {
+            partitions: partitions.into_iter().collect(),
+            jobs: self.limits.threads,
+            memory_bytes: self.limits.memory_bytes,
+            ..Options::default()
+        };
+        let report = rebuild(&self.upstream, &self.view, &options, Arc::new(Silent)).await?;
+        Ok(Passed::Advanced { rows: report.source_rows_read, version: report.version })
+    }
+
+    /// The steps that read or forget stretches.
+    async fn advance(&self, sight: &Sight, plan: &Plan) -> Result<Passed, RebuildError> {
+        let (Some(manifest), Ok(seen)) = (&sight.manifest, &sight.sources) else { return Ok(Passed::Idle) };
+        let wanted: Vec<Part> = plan
+            .steps
+            .iter()
+            .flat_map(|step| match step {
+                Step::Read { parts, .. } => parts.clone(),
+                _ => Vec::new(),
+            })
+            .collect();
+        let forgets = plan.steps.iter().any(|step| matches!(step, Step::Forget { .. }));
+        if wanted.is_empty() && !forgets {
+            return Ok(Passed::Idle);
+        }
+        let read = self.read(wanted).await?;
+        let active = sources::standing_parts(&self.observer, &self.view, seen).await?;
+        let read = read.proved(&active);
+        if read.parts.is_empty() && !forgets {
+            return Ok(Passed::Idle);
+        }
+        let id = run::new_id();
+        let _heartbeat = Heartbeat::start(&self.upstream, id).await?;
+        let committed = self.write_and_commit(manifest, sight, plan, read, id).await;
+        match committed {
+            Ok(Some((manifest, rows))) => {
+                let version = self.compact(manifest).await?;
+                Ok(Passed::Advanced { rows, version })
+            }
+            other => {
+                self.states.drop_unseen(&self.store, &[id]).await?;
+                other.map(|_| Passed::Outrun)
+            }
+        }
+    }
+
+    /// Reads the states of some parts; not all of them need be there any more.
+    async fn read(&self, parts: Vec<Part>) -> Result<Unproved, RebuildError> {
+        let mut read = Unproved { blocks: Vec::new(), parts: Vec::new(), found: HashSet::new() };
+        let mut bytes = 0;
+        for chunk in chunk::plan(&parts, READ_ROWS_MAX) {
+            let left = self.limits.memory_bytes.saturating_sub(bytes);
+            let (blocks, found) = self.states.read_by_part(&chunk, left).await?;
+            bytes += blocks.iter().map(Block::byte_size).sum::<usize>();
+            read.blocks.extend(blocks);
+            read.found.extend(found);
+            read.parts.extend(chunk.parts);
+        }
+        Ok(read)
+    }
+
+    async fn write_and_commit(
+        &self,
+        manifest: &Manifest,
+        sight: &Sight,
+        plan: &Plan,
+        read: Read,
+        id: u64,
+    ) -> Result<Option<(Manifest, u64)>, RebuildError> {
+        let Ok(seen) = &sight.sources else { return Ok(None) };
+        let rows_written = self.write(read.blocks, id).await?;
+        let rows_read = read.parts.iter().map(|part| part.rows).sum();
+        let mut body = manifest.body.clone();
+        for (id, partition) in &plan.bury {
+            body.runs.iter_mut().filter(|run| run.id == *id).for_each(|run| run.bury(partition));
+        }
+        let mut added: BTreeMap<String, Vec<Part>> = BTreeMap::new();
+        for part in read.parts {
+            added.entry(part.name.partition.clone()).or_default().push(part);
+        }
+        let partitions = added.iter().filter_map(|(id, parts)| Some((id.clone(), blocks_of(parts)?))).collect();
+        body.runs.push(Run { id, rows: rows_written, partitions, dead: Vec::new() });
+        body.sources = self.view.view.tables.iter().zip(seen).map(|(table, seen)| seen.record(table.clone())).collect();
+        body.sources[0].parts = plan.keep.clone();
+        for (partition, parts) in added {
+            body.sources[0].parts.entry(partition).or_default().extend(parts);
+        }
+        body.retire(Some(manifest), self.store.now_ms().await?);
+        let storage = &self.view.storage.name.table;
+        Ok(match self.store.commit(storage, self.view.name(), Some(manifest), &body).await? {
+            Commit::Won(manifest) => Some((manifest, rows_read)),
+            Commit::Lost => {
+                // A commit of ours that was followed at once by another one looks the same at first.
+                let latest = self.store.latest(storage).await?;
+                latest.filter(|latest| latest.body.has_seen(id)).map(|latest| (latest, rows_read))
+            }
+        })
+    }
+
+    async fn write(&self, blocks: Vec<Block>, id: u64) -> Result<u64, RebuildError> {
+        if blocks.is_empty() {
+            return Ok(0);
+        }
+        let (states, threads) = (self.states.clone(), self.limits.threads);
+        let merged = tokio::task::spawn_blocking(move || states.merge(blocks, threads));
+        let merged = merged.await.map_err(|e| RebuildError::Task(e.to_string()))?.map_err(StatesError::from)?;
+        let mut writer = self.states.writer(id);
+        writer.write(merged).await?;
+        writer.flush().await?;
+        self.states.expect_rows(id, writer.rows()).await?;
+        Ok(writer.rows())
+    }
+
+    /// Merges runs as long as there are too many of one level; returns the latest version.
+    async fn compact(&self, mut manifest: Manifest) -> Result<u64, RebuildError> {
+        let compactor = Compactor { upstream: &self.upstream, store: &self.store, states: &self.states };
+        while let Some(runs) = plan::compaction(&manifest.body, false) {
+            match compactor.compact(&self.view, &manifest, &runs, self.limits.threads).await? {
+                Some(next) => manifest = next,
+                None => break,
+            }
+        }
+        Ok(manifest.version)
+    }
+}
+
+/// What queries for some parts brought.
+struct Unproved {
+    blocks: Vec<Block>,
+    parts: Vec<Part>,
+    /// Names of those parts that rows came from.
+    found: HashSet<String>,
+}
+
+impl Unproved {
+    /// The parts that were certainly read: rows came from them, or they were there before and are there still.
+    fn proved(self, active: &Parts) -> Read {
+        let still = |part: &Part| {
+            active.get(&part.name.partition).is_some_and(|active| active.iter().any(|seen| seen.is_still(part)))
+        };
+        let found = self.found;
+        let proved = |part: &Part| found.contains(&part.name.to_string()) || still(part);
+        let parts: Vec<Part> = self.parts.into_iter().filter(proved).collect();
+        Read { blocks: self.blocks, parts }
+    }
+}

@@ -1,0 +1,407 @@
+//! The loop that keeps views up to date while `serve` runs: look, plan, take steps, rest.
+//!
+//! One look serves all views; each view's steps are a task of its own, so that a view that is being built does not hold up
+//! the others. After a task its view rests, so that maintenance takes no more than its share of the time.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::task::JoinSet;
+
+use super::board::Board;
+use super::collect;
+use super::coverage::Staleness;
+use super::lease::Leases;
+use super::look::{Look, Looker};
+use super::manifest::Store;
+use super::observe::Observer;
+use super::pass::{Limits, Pass, Passed};
+use super::plan::{Plan, plan};
+use super::rebuild::RebuildError;
+use super::run;
+use super::sight::{Coverage, Sight};
+use super::sources;
+use super::states::States;
+use crate::config::Consistency;
+use crate::upstream::Upstream;
+use crate::views::catalog::CatalogView;
+
+/// After an INSERT others may follow at once, and are read together with it.
+const GATHER: Duration = Duration::from_millis(100);
+
+/// After a failure a view, or all of them without ClickHouse, is left alone for so long, twice as long after each further
+/// one.
+const BACK_OFF_MIN: Duration = Duration::from_secs(1);
+const BACK_OFF_MAX: Duration = Duration::from_secs(60);
+
+/// Views that other processes maintain are looked at this often.
+const OTHERS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Until the first answer about the leases.
+const LEASE_POLL: Duration = Duration::from_millis(100);
+
+/// Retired runs are dropped this often.
+const COLLECTION: Duration = Duration::from_secs(5);
+
+/// Runs that nobody writes or names are looked for this often.
+const SWEEP: Duration = Duration::from_secs(600);
+
+/// Contents of parts are hashed this often, so that most of them are known by it after a restart of ClickHouse.
+const HASHES: Duration = Duration::from_secs(300);
+
+/// How much maintenance may take, and how soon it begins.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Between two looks at the sources while nothing is known to have happened.
+    pub interval: Duration,
+    /// The share of the time in which a view may be worked at: 0.1 is a tenth.
+    pub share: f64,
+    pub limits: Limits,
+}
+
+/// What the loop shares with the rest of the process.
+pub struct Upkeep {
+    pub upstream: Upstream,
+    pub settings: Settings,
+    pub views: watch::Receiver<Arc<Vec<CatalogView>>>,
+    /// Something may have been written.
+    pub written: Arc<Notify>,
+    /// Told when a view does not fit its sources any more and has to be loaded anew.
+    pub outdated: Arc<Notify>,
+    pub board: Arc<Board>,
+}
+
+impl Upkeep {
+    /// Runs until the views' sender is gone.
+    pub async fn run(mut self) {
+        let mut back_off = BACK_OFF_MIN;
+        loop {
+            let views = self.views.borrow_and_update().clone();
+            let began = Instant::now();
+            match self.keep(&views).await {
+                Ok(Ended::ViewsChanged) => {}
+                Ok(Ended::NobodyLeft) => return,
+                Err(error) => {
+                    tracing::warn!("maintenance: {error}; trying again in {} s", back_off.as_secs());
+                    self.board.upstream(Some(error.to_string()));
+                    tokio::time::sleep(back_off).await;
+                    back_off = if began.elapsed() > 2 * BACK_OFF_MAX { BACK_OFF_MIN } else { longer(back_off) };
+                }
+            }
+        }
+    }
+
+    /// Keeps a set of views until it changes, or ClickHouse fails.
+    async fn keep(&mut self, views: &[CatalogView]) -> Result<Ended, RebuildError> {
+        self.board.retain(&views.iter().map(|view| view.name().to_string()).collect::<Vec<_>>());
+        if views.is_empty() {
+            return Ok(self.changed().await);
+        }
+        let store = Store::new(self.upstream.clone());
+        store.ensure().await?;
+        run::ensure(&self.upstream).await?;
+        let observer = Observer::connect(self.upstream.clone()).await?;
+        let looker = Looker::connect(self.upstream.clone(), views.iter().map(CatalogView::target).collect()).await?;
+        let mut keeper = Keeper::new(self, observer, store);
+        for view in views {
+            if let Err(error) = keeper.add(view).await {
+                let error = error.to_string();
+                tracing::warn!("view {} is not maintained: {error}", view.name());
+                self.board.excluded(view.name(), error);
+            }
+        }
+        let storages = views.iter().map(|view| view.storage.name.table.clone()).collect();
+        let leases = Leases::claim(self.upstream.clone(), storages);
+        let mut look_at = Instant::now();
+        let mut back_off = BACK_OFF_MIN;
+        loop {
+            let wake = tokio::select! {
+                () = self.written.notified() => Wake::Written,
+                () = tokio::time::sleep_until(look_at.into()) => Wake::Time,
+                ended = self.views.changed() => match ended {
+                    Ok(()) => return Ok(Ended::ViewsChanged),
+                    Err(_) => return Ok(Ended::NobodyLeft),
+                },
+                Some(ended) = keeper.running.join_next(), if !keeper.running.is_empty() => {
+                    keeper.ended(ended.map_err(|e| RebuildError::Task(e.to_string()))?);
+                    Wake::Ended
+                }
+            };
+            let now = Instant::now();
+            // Without a view that could be worked at there is nothing to look for.
+            let ready_at = keeper.ready_at();
+            match (wake, ready_at) {
+                (Wake::Written, Some(ready_at)) => look_at = look_at.min(ready_at.max(now + GATHER)),
+                (Wake::Ended, Some(ready_at)) => look_at = look_at.min(ready_at.max(now)),
+                (Wake::Time, Some(ready_at)) if ready_at <= now => {
+                    look_at = match keeper.look(&looker, &leases).await {
+                        Ok(again_at) => again_at,
+                        Err(error) => {
+                            tracing::warn!("maintenance: {error}; trying again in {} s", back_off.as_secs());
+                            self.board.upstream(Some(error.to_string()));
+                            let again_at = now + back_off;
+                            back_off = longer(back_off);
+                            again_at
+                        }
+                    };
+                    if self.board.upstream_error().is_none() {
+                        back_off = BACK_OFF_MIN;
+                    }
+                }
+                (Wake::Time, Some(ready_at)) => look_at = ready_at,
+                (_, None) => look_at = look_at.max(now + self.settings.interval),
+            }
+        }
+    }
+
+    async fn changed(&mut self) -> Ended {
+        match self.views.changed().await {
+            Ok(()) => Ended::ViewsChanged,
+            Err(_) => Ended::NobodyLeft,
+        }
+    }
+}
+
+/// Why the loop stopped.
+enum Ended {
+    ViewsChanged,
+    NobodyLeft,
+}
+
+enum Wake {
+    Written,
+    Time,
+    Ended,
+}
+
+/// What is remembered between looks at one set of views.
+struct Keeper {
+    upstream: Upstream,
+    settings: Settings,
+    board: Arc<Board>,
+    outdated: Arc<Notify>,
+    observer: Observer,
+    store: Store,
+    views: HashMap<String, Kept>,
+    running: JoinSet<Done>,
+    permits: Arc<Semaphore>,
+    looked_at: Option<Instant>,
+    hashed_at: Instant,
+    collected_at: Instant,
+    swept_at: Instant,
+}
+
+/// One view.
+struct Kept {
+    pass: Arc<Pass>,
+    is_running: bool,
+    ready_at: Instant,
+    back_off: Duration,
+    /// A damage must be seen twice: a run may be seen in a manifest that was committed after the storage was looked at.
+    damage: Option<Staleness>,
+}
+
+/// How a task ended.
+struct Done {
+    view: String,
+    busy: Duration,
+    outcome: Result<Passed, RebuildError>,
+}
+
+impl Keeper {
+    fn new(upkeep: &Upkeep, observer: Observer, store: Store) -> Self {
+        let permits = Arc::new(Semaphore::new(upkeep.settings.limits.threads.max(1)));
+        let now = Instant::now();
+        let (views, running) = (HashMap::new(), JoinSet::new());
+        Self {
+            upstream: upkeep.upstream.clone(),
+            settings: upkeep.settings.clone(),
+            board: upkeep.board.clone(),
+            outdated: upkeep.outdated.clone(),
+            observer,
+            store,
+            views,
+            running,
+            permits,
+            looked_at: None,
+            hashed_at: now,
+            collected_at: now,
+            swept_at: now,
+        }
+    }
+
+    async fn add(&mut self, view: &CatalogView) -> Result<(), RebuildError> {
+        view.storage.create(&self.upstream).await?;
+        collect::orphans(&self.upstream, &self.observer, &self.store, view).await?;
+        let pass = Pass {
+            upstream: self.upstream.clone(),
+            observer: self.observer.clone(),
+            store: self.store.clone(),
+            states: Arc::new(States::new(self.upstream.clone(), view.clone()).await?),
+            view: view.clone(),
+            limits: self.settings.limits.clone(),
+        };
+        let kept = Kept {
+            pass: Arc::new(pass),
+            is_running: false,
+            ready_at: Instant::now(),
+            back_off: BACK_OFF_MIN,
+            damage: None,
+        };
+        self.views.insert(view.name().to_string(), kept);
+        Ok(())
+    }
+
+    /// When the first view that is not being worked at has rested enough.
+    fn ready_at(&self) -> Option<Instant> {
+        self.views.values().filter(|kept| !kept.is_running).map(|kept| kept.ready_at).min()
+    }
+
+    fn wants_hashes(&mut self) -> bool {
+        let wants = self.hashed_at.elapsed() >= HASHES;
+        if wants {
+            self.hashed_at = Instant::now();
+        }
+        wants
+    }
+
+    /// Looks, and begins what is necessary; returns when to look again.
+    async fn look(&mut self, looker: &Looker, leases: &Leases) -> Result<Instant, RebuildError> {
+        let now = Instant::now();
+        if !leases.holds_any() && self.looked_at.is_none_or(|at| at + OTHERS_INTERVAL > now) {
+            self.looked_at.get_or_insert(now);
+            return Ok(now + LEASE_POLL);
+        }
+        self.looked_at = Some(now);
+        let hashes = self.wants_hashes();
+        let look = looker.survey(hashes).await?;
+        self.board.upstream(None);
+        self.collect(&look, leases).await?;
+        Ok(self.begin(&look, leases))
+    }
+
+    fn begin(&mut self, look: &Look, leases: &Leases) -> Instant {
+        let now = Instant::now();
+        let mut again_at = now + self.settings.interval;
+        for (name, kept) in &mut self.views {
+            let Some(sight) = look.sight(name) else { continue };
+            let plan = kept.plan(sight);
+            self.board.note(name, sight, &plan);
+            if kept.is_running || !plan.can_advance() || !leases.holds(kept.storage()) {
+                continue;
+            }
+            if kept.ready_at > now {
+                again_at = again_at.min(kept.ready_at);
+                continue;
+            }
+            let pass = kept.pass.clone();
+            kept.is_running = true;
+            tracing::debug!(view = name, steps = ?self.board.entries().get(name).map(|e| e.steps.clone()), "maintenance");
+            let (sight, permits, name) = (sight.clone(), self.permits.clone(), name.clone());
+            let policies = look.policies().to_vec();
+            self.running.spawn(async move {
+                let _permit = permits.acquire().await;
+                let began = Instant::now();
+                let outcome = async {
+                    let tables = &pass.view.view.tables;
+                    sources::refuse_policies(&pass.upstream, &pass.observer, &policies, tables).await?;
+                    pass.take(&sight, &plan).await
+                };
+                Done { view: name, outcome: outcome.await, busy: began.elapsed() }
+            });
+        }
+        again_at
+    }
+
+    fn ended(&mut self, done: Done) {
+        let Some(kept) = self.views.get_mut(&done.view) else { return };
+        kept.is_running = false;
+        match done.outcome {
+            Ok(passed) => {
+                tracing::debug!(view = done.view, ?passed, busy_ms = done.busy.as_millis(), "maintenance");
+                let share = self.settings.share.clamp(0.01, 1.0);
+                let rest = done.busy.mul_f64((1.0 - share) / share);
+                // Nothing came of it: parts went away before they were read.
+                let rest = if passed == Passed::Idle { rest.max(self.settings.interval) } else { rest };
+                kept.ready_at = Instant::now() + rest;
+                kept.back_off = BACK_OFF_MIN;
+                self.board.ended(&done.view, None);
+            }
+            // Nothing went wrong; there was just no moment of rest.
+            Err(RebuildError::SourceMoved { .. } | RebuildError::Outrun) => {
+                kept.ready_at = Instant::now() + BACK_OFF_MIN;
+            }
+            Err(error) => {
+                if matches!(error, RebuildError::DefinitionMoved) {
+                    self.outdated.notify_one();
+                }
+                tracing::warn!("view {}: {error}; trying again in {} s", done.view, kept.back_off.as_secs());
+                kept.ready_at = Instant::now() + kept.back_off;
+                kept.back_off = longer(kept.back_off);
+                self.board.ended(&done.view, Some(error.to_string()));
+            }
+        }
+    }
+
+    /// Drops retired runs whose grace is over, and now and then what a cancelled task may have left.
+    async fn collect(&mut self, look: &Look, leases: &Leases) -> Result<(), RebuildError> {
+        if self.swept_at.elapsed() >= SWEEP {
+            self.swept_at = Instant::now();
+            for kept in self.views.values().filter(|kept| !kept.is_running && leases.holds(kept.storage())) {
+                collect::orphans(&self.upstream, &self.observer, &self.store, &kept.pass.view).await?;
+            }
+        }
+        if self.collected_at.elapsed() < COLLECTION {
+            return Ok(());
+        }
+        self.collected_at = Instant::now();
+        let now_ms = self.store.now_ms().await?;
+        let idle = |kept: &Kept| !kept.is_running && leases.holds(kept.storage());
+        for (name, kept) in self.views.iter().filter(|(_, kept)| idle(kept)) {
+            if let Some(Sight { manifest: Some(manifest), rows_by_run, .. }) = look.sight(name).map(Arc::as_ref) {
+                collect::due(&self.upstream, &kept.pass.view, manifest, rows_by_run, now_ms).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Kept {
+    fn storage(&self) -> &str {
+        &self.pass.view.storage.name.table
+    }
+
+    fn plan(&mut self, sight: &Sight) -> Plan {
+        let view = &self.pass.view;
+        if view.declaration.consistency == Consistency::Manual && sight.manifest.is_some() {
+            return Plan::default();
+        }
+        let seen = match &sight.sources {
+            Ok(seen) => seen,
+            // A source without parts is read as a whole, once.
+            Err(Staleness::NoParts { .. }) if view.declaration.consistency == Consistency::Manual => &Vec::new(),
+            Err(why) => return Plan::blocked(why.clone()),
+        };
+        if seen.iter().any(|seen| seen.server_started_at.is_none()) {
+            // It cannot be told yet what a restart has left.
+            return Plan::default();
+        }
+        let damage = match &sight.coverage {
+            Coverage::Stale(damage @ Staleness::StorageDamaged { .. }) => Some(damage.clone()),
+            _ => None,
+        };
+        let twice = damage.clone().filter(|damage| self.damage.as_ref() == Some(damage));
+        if damage.is_some() && twice.is_none() {
+            self.damage = damage;
+            return Plan::default();
+        }
+        self.damage = damage;
+        plan(sight.manifest.as_deref(), seen, twice)
+    }
+}
+
+fn longer(back_off: Duration) -> Duration {
+    (2 * back_off).min(BACK_OFF_MAX)
+}
