@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::failpoint;
 use super::manifest::{Commit, Manifest, Store};
 use super::observe::{Observer, rows_by_run};
 use super::rebuild::RebuildError;
@@ -42,6 +43,7 @@ pub async fn orphans(
         }
         body.abandon(&orphans, now_ms);
         if let Commit::Won(_) = store.commit(&storage.table, view.name(), manifest.as_ref(), &body).await? {
+            failpoint::reach("orphans.abandoned");
             tracing::info!("dropping {} runs of {storage}, which an unfinished process left", orphans.len());
             return Ok(states::drop_runs(upstream, &view.storage.quoted(), &orphans).await?);
         }
@@ -59,5 +61,11 @@ pub async fn due(
 ) -> Result<(), UpstreamError> {
     let due = manifest.body.retired.iter().filter(|retired| retired.is_due(now_ms));
     let due: Vec<u64> = due.map(|retired| retired.run).filter(|run| present.contains_key(run)).collect();
-    states::drop_runs(upstream, &view.storage.quoted(), &due).await
+    if due.is_empty() {
+        return Ok(());
+    }
+    failpoint::reach("collection.begun");
+    states::drop_runs(upstream, &view.storage.quoted(), &due).await?;
+    failpoint::reach("collection.done");
+    Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::failpoint;
 use super::manifest::{Commit, Manifest, Run, Store};
 use super::plan;
 use super::rebuild::RebuildError;
@@ -47,6 +48,7 @@ impl Compactor<'_> {
             manifest.body.runs.iter().cloned().partition(|run| runs.contains(&run.id));
         let id = run::new_id();
         let _heartbeat = Heartbeat::start(self.upstream, id).await?;
+        failpoint::reach("compaction.begun");
         let outcome = async {
             let rows = self.write(view, &chosen, id, threads).await?;
             others.push(Run { id, rows, partitions: plan::merged(&chosen), dead: Vec::new() });
@@ -55,7 +57,10 @@ impl Compactor<'_> {
             body.retire(Some(manifest), self.store.now_ms().await?);
             let storage = &view.storage.name.table;
             match self.store.commit(storage, view.name(), Some(manifest), &body).await? {
-                Commit::Won(manifest) => Ok(Some(manifest)),
+                Commit::Won(manifest) => {
+                    failpoint::reach("compaction.committed");
+                    Ok(Some(manifest))
+                }
                 // A commit of ours that was followed at once by another one looks the same at first.
                 Commit::Lost => Ok(self.store.latest(storage).await?.filter(|latest| latest.body.has_seen(id))),
             }

@@ -18,6 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use tokio::sync::OnceCell;
 
 use super::coverage::SourceRecord;
+use super::failpoint;
 use crate::upstream::{Upstream, UpstreamError};
 use crate::views::storage::DATABASE;
 
@@ -345,7 +346,9 @@ impl Store {
             version,
             message: e.to_string(),
         })?;
+        failpoint::reach("commit.begun");
         self.upstream.insert(&sql, [Bytes::from(line)]).await?;
+        failpoint::reach("commit.sent");
         Ok(row.commit)
     }
 }

@@ -11,6 +11,7 @@ pub mod collect;
 pub mod compact;
 pub mod coverage;
 pub mod cut;
+pub mod failpoint;
 pub mod finer;
 pub mod lease;
 pub mod look;

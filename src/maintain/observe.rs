@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 
 use super::coverage::{Identity, Parts, UsedColumn};
-use super::part::{Part, PartNameError};
+use super::part::{Part, PartNameError, drop_spent_patches};
 use crate::matching::schema::{Column, TableName};
 use crate::sql::render::string_literal;
 use crate::upstream::{Upstream, UpstreamError};
@@ -322,7 +322,11 @@ impl FoundParts {
 
     fn of(self, tables: &[TableName]) -> HashMap<TableName, TableParts> {
         let wanted = self.0.into_iter().filter(|(name, _)| tables.contains(name));
-        wanted.map(|(name, (uuids, parts))| (name, TableParts { uuids, parts: Arc::new(parts) })).collect()
+        let parts = wanted.map(|(name, (uuids, mut parts))| {
+            parts.values_mut().for_each(drop_spent_patches);
+            (name, TableParts { uuids, parts: Arc::new(parts) })
+        });
+        parts.collect()
     }
 }
 

@@ -119,6 +119,15 @@ impl Part {
     }
 }
 
+/// Leaves out the patch parts that lie over nothing any more. A patch changes the rows of parts of an older version; when a
+/// merge or mutation has taken it into all of these, it stays for a minute and does nothing.
+pub fn drop_spent_patches(partition: &mut Vec<Part>) {
+    let version = |name: &PartName| if name.mutation == 0 { name.min_block } else { name.mutation };
+    let own = partition.iter().filter(|part| part.name.patch.is_none() && part.rows > 0);
+    let oldest = own.map(|part| version(&part.name)).min();
+    partition.retain(|part| part.name.patch.is_none() || oldest.is_some_and(|oldest| oldest < part.name.mutation));
+}
+
 /// `["2020_1_7_1_10", 6, "<hash>", 1735689600]`: a part in the manifest's JSON. Without a time it is known by its hash
 /// alone.
 #[derive(Serialize, Deserialize)]
@@ -151,6 +160,18 @@ mod tests {
         }
         let patch: PartName = "patch-0aac-2022_12_12_0_11".parse().unwrap();
         assert_eq!((patch.partition.as_str(), patch.mutation, patch.patch.as_deref()), ("2022", 11, Some("0aac")));
+    }
+
+    #[test]
+    fn a_patch_is_spent_when_every_part_has_its_version_or_came_later() {
+        let left = |names: &[&str]| {
+            let mut parts: Vec<Part> = names.iter().map(|name| Part::parse(name, 5, "", 1).unwrap()).collect();
+            drop_spent_patches(&mut parts);
+            parts.len()
+        };
+        assert_eq!(left(&["2021_2_2_1_4", "2021_5_5_0", "patch-0aac-2021_3_3_0_4"]), 2);
+        assert_eq!(left(&["2021_1_1_0_4", "2021_2_2_0", "patch-0aac-2021_3_3_0_4"]), 3, "2021_2_2_0 lacks it");
+        assert_eq!(left(&["patch-0aac-2021_3_3_0_4"]), 0, "its partition was dropped");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 
 use super::chunk::Chunk;
+use super::failpoint;
 use super::finer::Finer;
 use super::manifest::{Run, Store};
 use super::rebuild::RebuildError;
@@ -278,6 +279,7 @@ impl States {
     /// Makes sure that ClickHouse took all rows of a run.
     pub async fn expect_rows(&self, run: u64, expected: u64) -> Result<(), StatesError> {
         let found = self.rows_of_run(run).await?;
+        failpoint::reach("run.written");
         let storage = self.view.storage.name.to_string();
         if found == expected { Ok(()) } else { Err(StatesError::RowsLost { storage, run, expected, found }) }
     }
@@ -407,6 +409,9 @@ impl RunWriter {
             string_literal(&structure.join(", ")),
         );
         self.bytes = 0;
-        Ok(self.states.upstream.insert(&sql, std::mem::take(&mut self.blocks)).await?)
+        failpoint::reach("run.begun");
+        self.states.upstream.insert(&sql, std::mem::take(&mut self.blocks)).await?;
+        failpoint::reach("run.sent");
+        Ok(())
     }
 }
