@@ -375,13 +375,13 @@ impl Kept {
 
     fn plan(&mut self, sight: &Sight) -> Plan {
         let view = &self.pass.view;
-        if view.declaration.consistency == Consistency::Manual && sight.manifest.is_some() {
+        if view.declaration.consistency == Some(Consistency::Manual) && sight.manifest.is_some() {
             return Plan::default();
         }
         let seen = match &sight.sources {
             Ok(seen) => seen,
             // A source without parts is read as a whole, once.
-            Err(Staleness::NoParts { .. }) if view.declaration.consistency == Consistency::Manual => &Vec::new(),
+            Err(Staleness::NoParts { .. }) if view.declaration.consistency == Some(Consistency::Manual) => &Vec::new(),
             Err(why) => return Plan::blocked(why.clone()),
         };
         if seen.iter().any(|seen| seen.server_started_at.is_none()) {
