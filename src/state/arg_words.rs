@@ -4,6 +4,7 @@
 use super::arg::Single;
 use super::lane::each_width;
 use super::pick::Order;
+use super::words::strided;
 use super::{Function, Lane, LaneSlice, Run, Split, StateError, Table, Word};
 use crate::wire::{Bytes, Data, Reader, WireError};
 
@@ -43,6 +44,25 @@ impl ArgWords {
     }
 }
 
+impl ArgWords {
+    /// The words of states that all have a result and a value.
+    fn split_even(&self, states: &Bytes) -> Option<Vec<Lane>> {
+        let value_at = self.result_width + 1;
+        let width = value_at + 1 + self.value_width;
+        let even = states.bytes.len() == states.len() * width
+            && states.ends.iter().zip(1u64..).all(|(end, row)| *end == row * width as u64);
+        if self.nullable
+            || !even
+            || !states.bytes.chunks_exact(width).all(|state| state[0] != 0 && state[value_at] != 0)
+        {
+            return None;
+        }
+        let words = |at: usize, width_of_word: usize| strided(&states.bytes, at, width, width_of_word);
+        let has = Lane::W1(vec![1; states.len()]);
+        Some(vec![has, words(1, self.result_width), words(value_at + 1, self.value_width)])
+    }
+}
+
 fn zeros(width: usize, rows: usize) -> Lane {
     match width {
         1 => Lane::W1(Vec::with_capacity(rows)),
@@ -71,6 +91,9 @@ impl Function for ArgWords {
             let what = format!("unexpected data of {} rows", data.len());
             return Err(StateError::Column { type_name: self.type_name.clone(), what });
         };
+        if let Some(lanes) = self.split_even(&states) {
+            return Ok(Split::Lanes(lanes));
+        }
         let mut has = Vec::with_capacity(states.len());
         let mut results = zeros(self.result_width, states.len());
         let mut values = zeros(self.value_width, states.len());
@@ -166,15 +189,14 @@ impl<W: Word, F: Fn(W, W) -> bool + Send> Values for Picked<W, F> {
         wins: &mut Vec<bool>,
     ) {
         wins.clear();
-        for ((group, row_has), value) in groups.iter().zip(row_has).zip(W::of(row_values)) {
-            let group = *group as usize;
-            let win = *row_has != 0 && (has[group] == 0 || (self.better)(*value, self.values[group]));
-            if win {
-                has[group] = 1;
-                self.values[group] = *value;
-            }
-            wins.push(win);
-        }
+        // Which row wins is a matter of chance: no branch on it.
+        wins.extend(groups.iter().zip(row_has).zip(W::of(row_values)).map(|((group, row_has), value)| {
+            let (has, own) = (&mut has[*group as usize], &mut self.values[*group as usize]);
+            let win = (*row_has != 0) & ((*has == 0) | (self.better)(*value, *own));
+            *has |= u8::from(win);
+            *own = if win { *value } else { *own };
+            win
+        }));
     }
 
     fn finish(&mut self) -> Lane {
@@ -202,8 +224,9 @@ impl Table for ArgTable {
 
     fn merge(&mut self, run: &Run<'_>) -> Result<(), StateError> {
         fn take<W: Word>(results: &mut [W], groups: &[u32], rows: &LaneSlice<'_>, wins: &[bool]) {
-            for ((group, result), _) in groups.iter().zip(W::of(rows)).zip(wins).filter(|(_, win)| **win) {
-                results[*group as usize] = *result;
+            for ((group, result), win) in groups.iter().zip(W::of(rows)).zip(wins) {
+                let own = &mut results[*group as usize];
+                *own = if *win { *result } else { *own };
             }
         }
         let [has, results, values] = run.lanes else { panic!("three lanes were split, {} came back", run.lanes.len()) };

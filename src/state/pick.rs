@@ -126,10 +126,8 @@ impl Function for Pick {
                 16 => self.split_states::<u128>(&states)?,
                 _ => self.split_states::<[u64; 4]>(&states)?,
             },
-            data if self.values && !self.nullable => {
-                let values = self.plain(data)?;
-                vec![Lane::W1(vec![1; values.len()]), values]
-            }
+            // Every row has a value: one lane says it all.
+            data if self.values && !self.nullable => vec![self.plain(data)?],
             data => return Err(self.column_error(&data)),
         }))
     }
@@ -172,13 +170,21 @@ impl<W: Word, F: Fn(W, W) -> bool + Send> Table for PickTable<W, F> {
     }
 
     fn merge(&mut self, run: &Run<'_>) -> Result<(), StateError> {
-        let [has, values] = run.lanes else { panic!("two lanes were split, {} came back", run.lanes.len()) };
-        for ((group, has), value) in run.groups.iter().zip(u8::of(has)).zip(W::of(values)) {
-            let group = *group as usize;
-            if *has != 0 && (self.has[group] == 0 || (self.replaces)(self.values[group], *value)) {
-                self.has[group] = 1;
-                self.values[group] = *value;
+        // Which value stays is a matter of chance: it is chosen without a branch.
+        let mut merge = |group: u32, has: u8, value: W| {
+            let (own_has, own) = (&mut self.has[group as usize], &mut self.values[group as usize]);
+            let takes = (has != 0) & ((*own_has == 0) | (self.replaces)(*own, value));
+            *own = if takes { value } else { *own };
+            *own_has |= has;
+        };
+        let groups = run.groups.iter();
+        match run.lanes {
+            [values] => groups.zip(W::of(values)).for_each(|(group, value)| merge(*group, 1, *value)),
+            [has, values] => {
+                let rows = groups.zip(u8::of(has)).zip(W::of(values));
+                rows.for_each(|((group, has), value)| merge(*group, u8::from(*has != 0), *value));
             }
+            lanes => panic!("one lane or two were split, {} came back", lanes.len()),
         }
         Ok(())
     }

@@ -9,7 +9,7 @@
 //! Written by ClickHouse 26.9. The length counts the 0 at the end.
 
 use super::pick::Rule;
-use super::{ABSENT, Function, Run, Split, StateError, Table, copy_referenced, referenced};
+use super::{ABSENT, Function, Run, Split, StateError, Table, Word, copy_referenced, referenced};
 use crate::wire::{Bytes, Data, Reader, WireError};
 
 /// How a value stands in the buffer that was read.
@@ -169,6 +169,14 @@ impl Table for TextTable {
 
     fn merge(&mut self, run: &Run<'_>) -> Result<(), StateError> {
         match self.form.rule {
+            Rule::Last if run.lanes.len() == 2 => {
+                // Which rows have a value is a matter of chance: no branch on it.
+                let rows = run.groups.iter().zip(u64::of(&run.lanes[0])).zip(u8::of(&run.lanes[1]));
+                for ((group, reference), absent) in rows {
+                    let picked = &mut self.picked[*group as usize];
+                    *picked = if *absent == 0 { *reference } else { *picked };
+                }
+            }
             Rule::First => run.for_each_reference(|group, reference| {
                 let picked = &mut self.picked[group];
                 if *picked == ABSENT {

@@ -96,30 +96,20 @@ impl Words {
         let widths = self.fields.iter().map(|field| if field.varint { 1 } else { field.width });
         let width: usize = widths.clone().sum();
         let even = states.ends.iter().zip(1u64..).all(|(end, row)| *end == row * width as u64);
-        if self.form != Form::States || !even {
+        if self.form != Form::States || !even || states.bytes.len() != states.len() * width {
             return None;
         }
         let mut at = 0;
-        let fields = self.fields.iter().zip(widths);
-        fields
-            .map(|(field, bytes)| {
-                let rest = &states.bytes[at.min(states.bytes.len())..];
-                at += bytes;
-                match (field.varint, field.width) {
-                    (true, _) => {
-                        let counts = || rest.iter().step_by(width);
-                        let small = counts().all(|count| *count < 0x80);
-                        small.then(|| Lane::W8(counts().map(|count| u64::from(*count)).collect()))
-                    }
-                    (_, 1) => Some(strided::<u8>(rest, width)),
-                    (_, 2) => Some(strided::<u16>(rest, width)),
-                    (_, 4) => Some(strided::<u32>(rest, width)),
-                    (_, 8) => Some(strided::<u64>(rest, width)),
-                    (_, 16) => Some(strided::<u128>(rest, width)),
-                    _ => Some(strided::<[u64; 4]>(rest, width)),
-                }
-            })
-            .collect()
+        let lanes = self.fields.iter().zip(widths).map(|(field, bytes)| {
+            let start = at;
+            at += bytes;
+            if !field.varint {
+                return Some(strided(&states.bytes, start, width, field.width));
+            }
+            let counts = || states.bytes.iter().skip(start).step_by(width);
+            counts().all(|count| *count < 0x80).then(|| Lane::W8(counts().map(|count| u64::from(*count)).collect()))
+        });
+        lanes.collect()
     }
 
     fn split_states(&self, states: &Bytes) -> Result<Vec<Lane>, StateError> {
@@ -199,9 +189,20 @@ impl Words {
     }
 }
 
-/// A word at the start of every `width` bytes.
-fn strided<W: Word>(bytes: &[u8], width: usize) -> Lane {
-    W::lane(bytes.chunks(width).map(W::read).collect())
+/// The words of `word_bytes` bytes that begin at `start` in every `width` bytes.
+pub(super) fn strided(bytes: &[u8], start: usize, width: usize, word_bytes: usize) -> Lane {
+    fn words<W: Word>(states: std::slice::ChunksExact<'_, u8>, start: usize) -> Lane {
+        W::lane(states.map(|state| W::read(&state[start..])).collect())
+    }
+    let states = bytes.chunks_exact(width);
+    match word_bytes {
+        1 => words::<u8>(states, start),
+        2 => words::<u16>(states, start),
+        4 => words::<u32>(states, start),
+        8 => words::<u64>(states, start),
+        16 => words::<u128>(states, start),
+        _ => words::<[u64; 4]>(states, start),
+    }
 }
 
 /// A count as a lane's word; counts are kept in words of eight bytes or more.
