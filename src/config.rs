@@ -101,6 +101,9 @@ pub struct Config {
     #[serde(deserialize_with = "of_all_views")]
     pub consistency: Consistency,
     pub maintenance: MaintenanceKeys,
+    /// The share of answers from views that is compared with the raw tables' answers, 0 to 1.
+    #[serde(deserialize_with = "share")]
+    pub verify: f64,
     /// What to log, as `--log` takes it.
     pub log: Option<String>,
 }
@@ -145,6 +148,11 @@ impl Consistency {
 /// The consistency of views that say nothing of it themselves. That of single views alone may be `manual`.
 fn of_all_views<'de, D: Deserializer<'de>>(from: D) -> Result<Consistency, D::Error> {
     from.deserialize_any(OfAllViews)
+}
+
+fn share<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    let share = f64::deserialize(from)?;
+    (0.0..=1.0).contains(&share).then_some(share).ok_or_else(|| D::Error::custom("verify is a share from 0 to 1"))
 }
 
 /// Visits, so that an error knows its line.
@@ -375,6 +383,16 @@ mod tests {
         assert!(error.contains("duplicate"), "{error}");
         let error = Config::parse("log: 'a\n", "t.yaml").unwrap_err().to_string();
         assert!(error.starts_with("t.yaml:"), "{error}");
+    }
+
+    #[test]
+    fn a_share_is_from_nothing_to_all() {
+        let read = |text: &str| Config::parse(text, "t.yaml").map(|c| c.verify).map_err(|e| e.to_string());
+        assert_eq!([read("log: info\n"), read("verify: 0.01\n"), read("verify: 1\n")], [Ok(0.0), Ok(0.01), Ok(1.0)]);
+        for wrong in ["-0.1", "1.5", "all", "1%"] {
+            let error = read(&format!("verify: {wrong}\n")).unwrap_err();
+            assert!(error.starts_with("t.yaml:1:") && error.contains("verify"), "{error}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tributary::maintain::rebuild::{Options, Silent, rebuild};
 use tributary::proxy::client::HttpUpstream;
 use tributary::proxy::decider::Decider;
 use tributary::proxy::http::Proxy;
-use tributary::proxy::keeper::Keeper;
+use tributary::proxy::keeper::{self, Keeper};
 use tributary::upstream::Upstream;
 use tributary::views::{catalog, declaration};
 
@@ -28,8 +28,9 @@ const READERS: usize = 2;
 const ROWS_PER_BATCH: u64 = 3;
 const LASTS: Duration = Duration::from_secs(10);
 
-/// A proxy with the view in force; ends with the process.
-fn start(config: UpstreamConfig) -> u16 {
+/// A proxy with the view in force, which also compares as many of its answers as it can with the raw tables' answers; ends
+/// with the process.
+fn start(config: UpstreamConfig) -> (u16, Arc<Keeper>) {
     let folder = support::folder("hybrid");
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("views.yaml"), VIEWS).unwrap();
@@ -38,10 +39,11 @@ fn start(config: UpstreamConfig) -> u16 {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(async move {
             let client = HttpUpstream::new(config.url.clone());
-            let keeper = Arc::new(Keeper::new(Upstream::new(config), client.clone(), folder));
+            let keeper = Keeper::new(Upstream::new(config), client.clone(), folder);
+            let keeper = Arc::new(keeper.with(keeper::Options { verify: 1.0, ..Default::default() }));
             keeper.clone().start().await;
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-            port.send(listener.local_addr().unwrap().port()).unwrap();
+            port.send((listener.local_addr().unwrap().port(), keeper.clone())).unwrap();
             let (_stop, stopping) = watch::channel(false);
             Arc::new(Proxy::new(client, Decider::Views(keeper))).serve(listener, stopping).await;
         });
@@ -75,7 +77,7 @@ fn every_answer_is_a_state_of_the_raw_tables_while_they_change() {
     database.sql("INSERT INTO t SELECT number % 4, 100, rand64() FROM numbers(400000)");
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(build(&database.config()));
-    let port = start(database.config());
+    let (port, keeper) = start(database.config());
     let batches: [Batches; WRITERS] = Default::default();
     let over = AtomicBool::new(false);
     let modes: Mutex<BTreeMap<String, usize>> = Mutex::default();
@@ -121,6 +123,7 @@ fn every_answer_is_a_state_of_the_raw_tables_while_they_change() {
     });
     let (modes, faults) = (modes.into_inner().unwrap(), faults.into_inner().unwrap());
     assert!(faults.is_empty(), "{modes:?}\n{}", faults.join("\n"));
+    assert_eq!(keeper.quarantined(), []);
     assert!(modes.get("hybrid").is_some_and(|answers| *answers > 10), "{modes:?}");
 }
 

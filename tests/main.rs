@@ -21,6 +21,7 @@ mod maintain_plan;
 mod maintain_rebuild;
 mod matching;
 mod rights;
+mod shadow;
 mod sql;
 mod ssb;
 mod state;

@@ -53,7 +53,7 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
     let upstream = args.connect.upstream_over(&config)?;
     let listen = args.listen_http.or(config.listen.http).unwrap_or_else(|| DEFAULT_LISTEN_HTTP.into());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CliError::failed)?;
-    let options = Options { consistency: config.consistency };
+    let options = Options { consistency: config.consistency, verify: config.verify };
     let views = args.connect.views.or(config.views);
     runtime.block_on(async {
         let client = HttpUpstream::new(upstream.url.clone());

@@ -94,6 +94,14 @@ impl Look {
         now.has_runs_of(then).map_err(|why| format!("view {view}: {why}"))
     }
 
+    /// Whether another look saw the same of a view's sources.
+    pub fn shows_same(&self, other: &Look, view: &str) -> bool {
+        match (self.views.get(view), other.views.get(view)) {
+            (Some(now), Some(then)) => now.sources.is_ok() && now.sources == then.sources,
+            _ => false,
+        }
+    }
+
     /// The row policies on a source of these views, whoever they concern.
     pub fn policies_on(&self, table: &TableName) -> impl Iterator<Item = &RowPolicy> {
         self.policies.iter().filter(move |policy| policy.concerns(table))

@@ -12,6 +12,7 @@ use super::client::HttpUpstream;
 use super::decide::{self, Choice, Offer, Walk};
 use super::facts::{Clients, NoAccess};
 use super::query::{Confirmation, Decided, Decision, IncomingQuery, Mode, Wish};
+use super::shadow::{Shadow, Subject};
 use super::shapes::Shapes;
 use crate::maintain::coverage::Staleness;
 use crate::maintain::look::{Coverage, Look, LookError, Looker};
@@ -21,6 +22,7 @@ use crate::matching::rewrite::{RawSide, StoredColumn, StoredView};
 use crate::matching::schema::{Schema, TableName};
 use crate::matching::settings;
 use crate::matching::view::View;
+use crate::sql::tree::Statement;
 use crate::sql::{ParseError, parse};
 use crate::upstream::Upstream;
 use crate::views::catalog::{Catalog, CatalogView};
@@ -58,6 +60,8 @@ pub struct Accelerator {
     plans: DashMap<(String, String), Arc<Plan>>,
     /// When an earlier look last turned out wrong, by view.
     unsteady: Arc<DashMap<String, Instant>>,
+    client: HttpUpstream,
+    shadow: Arc<Shadow>,
 }
 
 /// A decision with all that led to it, for `explain`.
@@ -105,10 +109,17 @@ impl Accelerator {
             catalog: catalog.views.into_iter().map(|v| (v.name().to_string(), v)).collect(),
             looker,
             clients: Clients::new(client.clone()),
-            shapes: Shapes::new(client),
+            shapes: Shapes::new(client.clone()),
             plans: DashMap::new(),
             unsteady: Arc::default(),
+            client: client.clone(),
+            shadow: Arc::new(Shadow::new(0.0)),
         })
+    }
+
+    /// Compares some of the answers with those of the raw tables.
+    pub fn with_shadow(self, shadow: Arc<Shadow>) -> Self {
+        Self { shadow, ..self }
     }
 
     /// What to send in place of a query.
@@ -191,9 +202,30 @@ impl Accelerator {
                 Mode::Full if is_earlier => Proof::Beside,
                 Mode::Full => Proof::Given,
             };
+            if looking == Looking::Ahead && self.shadow.takes_next() {
+                self.compare(query, statement, &database, &decision, look.clone());
+            }
             seen.confirmation = Some(self.confirmation(look, views.clone(), proof));
         }
         Ok(decision)
+    }
+
+    /// Has an answer compared with that of the raw tables, in the background.
+    fn compare(
+        &self,
+        query: &IncomingQuery,
+        statement: Statement,
+        database: &str,
+        decision: &Decision,
+        look: Arc<Look>,
+    ) {
+        let Decision::View { views, sql, .. } = decision else { return };
+        let (shadow, client, looker) = (self.shadow.clone(), self.client.clone(), self.looker.clone());
+        let (query, database) = (query.clone(), database.to_string());
+        let (views, rewritten) = (views.clone(), sql.clone());
+        tokio::spawn(async move {
+            shadow.verify(&client, &looker, &Subject { query, statement, database, rewritten, views, look }).await;
+        });
     }
 
     /// Decides by one look.
@@ -215,7 +247,7 @@ impl Accelerator {
         walk.decision(&query.sql)
     }
 
-    fn plan(&self, query: &IncomingQuery, statement: &crate::sql::tree::Statement, database: &str) -> Arc<Plan> {
+    fn plan(&self, query: &IncomingQuery, statement: &Statement, database: &str) -> Arc<Plan> {
         let key = (database.to_string(), query.sql.clone());
         if let Some(known) = self.plans.get(&key) {
             return known.clone();
@@ -285,6 +317,9 @@ impl Accelerator {
             Coverage::Partial(covered, cut) => (covered, Some(cut)),
             Coverage::Stale(why) => return Err(stale(&why)),
         };
+        if let Some(refusal) = self.shadow.refusal(&view.name, &covered.runs) {
+            return Err(refusal);
+        }
         let raw = match &cut {
             // Little would be gained.
             Some(cut) if cut.rows > covered.source_rows / 4 * 3 => return Err(stale(&cut.because)),

@@ -14,6 +14,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use super::accelerator::Accelerator;
 use super::client::HttpUpstream;
 use super::query::{Decided, Decision, IncomingQuery};
+use super::shadow::{Quarantined, Shadow};
 use crate::config::Consistency;
 use crate::matching::schema::Schema;
 use crate::upstream::Upstream;
@@ -35,7 +36,9 @@ pub struct Keeper {
     upstream: Upstream,
     client: HttpUpstream,
     path: PathBuf,
-    options: Options,
+    consistency: Consistency,
+    /// What was found wrong is known to all that come into force later.
+    shadow: Arc<Shadow>,
     current: ArcSwapOption<Accelerator>,
     /// The views in force, for maintenance.
     views: watch::Sender<Arc<Vec<CatalogView>>>,
@@ -48,6 +51,8 @@ pub struct Keeper {
 pub struct Options {
     /// Of views that do not say it themselves.
     pub consistency: Consistency,
+    /// The share of answers from views that is compared with the raw tables' answers.
+    pub verify: f64,
 }
 
 /// What is in force, to compare with.
@@ -65,7 +70,8 @@ impl Keeper {
             upstream,
             client,
             path,
-            options: Options::default(),
+            consistency: Consistency::Exact,
+            shadow: Arc::new(Shadow::new(0.0)),
             current: ArcSwapOption::empty(),
             views: watch::Sender::new(Arc::default()),
             outdated: Arc::default(),
@@ -73,7 +79,12 @@ impl Keeper {
     }
 
     pub fn with(self, options: Options) -> Self {
-        Self { options, ..self }
+        Self { consistency: options.consistency, shadow: Arc::new(Shadow::new(options.verify)), ..self }
+    }
+
+    /// Every view that was caught giving a wrong answer.
+    pub fn quarantined(&self) -> Vec<(String, Quarantined)> {
+        self.shadow.quarantined()
     }
 
     /// The views in force, and every change of them.
@@ -144,7 +155,7 @@ impl Keeper {
     async fn resolve(&self, in_force: &InForce) -> Result<(Catalog, String), String> {
         let path = self.path.clone();
         let loaded = tokio::task::spawn_blocking(move || declaration::load(&path)).await.map_err(|e| e.to_string())?;
-        let loaded = loaded.with_default(self.options.consistency);
+        let loaded = loaded.with_default(self.consistency);
         let mut catalog =
             catalog::resolve(&self.upstream, loaded.declarations).await.map_err(|error| error.to_string())?;
         catalog.problems.splice(0..0, loaded.problems);
@@ -163,7 +174,7 @@ impl Keeper {
         let views = Arc::new(catalog.views.clone());
         let accelerator = Accelerator::connect(self.upstream.clone(), self.client.clone(), catalog);
         let accelerator = accelerator.await.map_err(|error| error.to_string())?;
-        self.current.store(Some(Arc::new(accelerator)));
+        self.current.store(Some(Arc::new(accelerator.with_shadow(self.shadow.clone()))));
         tracing::info!("{} views in force", views.len());
         self.views.send_replace(views);
         Ok(())
