@@ -270,3 +270,21 @@ fn one_of_several_maintains_and_another_one_takes_over_when_it_stops_or_dies() {
     let took = ask_until_covered(&sidecars[0], &database, BY_YEAR);
     assert!(took < Duration::from_secs(20), "taken over after {took:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_view_that_can_be_built_from_a_finer_one_waits_for_it() {
+    let database = Database::new("finer_first");
+    tables(&database);
+    let coarse = "
+  - name: by_year
+    query: SELECT toYear(d) AS year, sum(v) AS s, max(v) FROM t GROUP BY year
+";
+    let views = views_of(&database.upstream(), &format!("{coarse}{BY_KEY}")).await;
+    let upkeep = Loop::start(database.upstream(), views).await;
+    upkeep.catch_up("nothing").await;
+    let (coarse, fine) = (upkeep.manifest(&upkeep.views[0]).await, upkeep.manifest(&upkeep.views[1]).await);
+    assert_eq!((coarse.version, fine.version), (1, 1));
+    assert!(fine.committed_at_ms <= coarse.committed_at_ms);
+    database.sql("ALTER TABLE t UPDATE v = v + 1 WHERE k = '3' SETTINGS mutations_sync = 2");
+    upkeep.catch_up("a mutation of every partition").await;
+}

@@ -56,6 +56,8 @@ pub struct Pass {
     pub store: Store,
     pub view: CatalogView,
     pub states: Arc<States>,
+    /// Views out of whose rows this one may be built.
+    pub finer: Vec<CatalogView>,
     pub limits: Limits,
 }
 
@@ -96,6 +98,7 @@ impl Pass {
             partitions: partitions.into_iter().collect(),
             jobs: self.limits.threads,
             memory_bytes: self.limits.memory_bytes,
+            finer: self.finer.clone(),
             ..Options::default()
         };
         let report = rebuild(&self.upstream, &self.view, &options, Arc::new(Silent)).await?;

@@ -95,6 +95,11 @@ impl Plan {
         self.steps.iter().any(|step| !matches!(step, Step::Wait { .. } | Step::Blocked { .. }))
     }
 
+    /// Whether whole partitions are to be read.
+    pub fn builds(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step, Step::BuildAll { .. } | Step::Build { .. }))
+    }
+
     /// Rows of the fact table that no run holds, as far as they are going to be read.
     pub fn rows_behind(&self) -> u64 {
         let rows = |step: &Step| match step {

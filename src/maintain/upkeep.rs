@@ -3,7 +3,7 @@
 //! One look serves all views; each view's steps are a task of its own, so that a view that is being built does not hold up
 //! the others. After a task its view rests, so that maintenance takes no more than its share of the time.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use super::board::Board;
 use super::collect;
 use super::coverage::Staleness;
+use super::finer;
 use super::lease::Leases;
 use super::look::{Look, Looker};
 use super::manifest::Store;
@@ -105,8 +106,8 @@ impl Upkeep {
         let observer = Observer::connect(self.upstream.clone()).await?;
         let looker = Looker::connect(self.upstream.clone(), views.iter().map(CatalogView::target).collect()).await?;
         let mut keeper = Keeper::new(self, observer, store);
-        for view in views {
-            if let Err(error) = keeper.add(view).await {
+        for view in &finer::order(views.to_vec()) {
+            if let Err(error) = keeper.add(view, views).await {
                 let error = error.to_string();
                 tracing::warn!("view {} is not maintained: {error}", view.name());
                 self.board.excluded(view.name(), error);
@@ -184,7 +185,8 @@ struct Keeper {
     outdated: Arc<Notify>,
     observer: Observer,
     store: Store,
-    views: HashMap<String, Kept>,
+    /// Finer views first.
+    views: Vec<Kept>,
     running: JoinSet<Done>,
     permits: Arc<Semaphore>,
     looked_at: Option<Instant>,
@@ -214,7 +216,7 @@ impl Keeper {
     fn new(upkeep: &Upkeep, observer: Observer, store: Store) -> Self {
         let permits = Arc::new(Semaphore::new(upkeep.settings.limits.threads.max(1)));
         let now = Instant::now();
-        let (views, running) = (HashMap::new(), JoinSet::new());
+        let (views, running) = (Vec::new(), JoinSet::new());
         Self {
             upstream: upkeep.upstream.clone(),
             settings: upkeep.settings.clone(),
@@ -232,7 +234,8 @@ impl Keeper {
         }
     }
 
-    async fn add(&mut self, view: &CatalogView) -> Result<(), RebuildError> {
+    /// `all`: views that this one may be built out of are among them.
+    async fn add(&mut self, view: &CatalogView, all: &[CatalogView]) -> Result<(), RebuildError> {
         view.storage.create(&self.upstream).await?;
         collect::orphans(&self.upstream, &self.observer, &self.store, view).await?;
         let pass = Pass {
@@ -241,6 +244,7 @@ impl Keeper {
             store: self.store.clone(),
             states: Arc::new(States::new(self.upstream.clone(), view.clone()).await?),
             view: view.clone(),
+            finer: all.iter().filter(|other| finer::derivation(view, other).is_some()).cloned().collect(),
             limits: self.settings.limits.clone(),
         };
         let kept = Kept {
@@ -250,13 +254,13 @@ impl Keeper {
             back_off: BACK_OFF_MIN,
             damage: None,
         };
-        self.views.insert(view.name().to_string(), kept);
+        self.views.push(kept);
         Ok(())
     }
 
     /// When the first view that is not being worked at has rested enough.
     fn ready_at(&self) -> Option<Instant> {
-        self.views.values().filter(|kept| !kept.is_running).map(|kept| kept.ready_at).min()
+        self.views.iter().filter(|kept| !kept.is_running).map(|kept| kept.ready_at).min()
     }
 
     fn wants_hashes(&mut self) -> bool {
@@ -285,7 +289,11 @@ impl Keeper {
     fn begin(&mut self, look: &Look, leases: &Leases) -> Instant {
         let now = Instant::now();
         let mut again_at = now + self.settings.interval;
-        for (name, kept) in &mut self.views {
+        let mut running: HashSet<String> =
+            self.views.iter().filter(|kept| kept.is_running).map(|kept| kept.name().to_string()).collect();
+        for kept in &mut self.views {
+            let pass = kept.pass.clone();
+            let name = pass.view.name();
             let Some(sight) = look.sight(name) else { continue };
             let plan = kept.plan(sight);
             self.board.note(name, sight, &plan);
@@ -296,10 +304,14 @@ impl Keeper {
                 again_at = again_at.min(kept.ready_at);
                 continue;
             }
-            let pass = kept.pass.clone();
+            // Once a finer view is current, this one is built without reading the source.
+            if plan.builds() && pass.finer.iter().any(|finer| running.contains(finer.name())) {
+                continue;
+            }
             kept.is_running = true;
+            running.insert(name.to_string());
             tracing::debug!(view = name, steps = ?self.board.entries().get(name).map(|e| e.steps.clone()), "maintenance");
-            let (sight, permits, name) = (sight.clone(), self.permits.clone(), name.clone());
+            let (sight, permits, name) = (sight.clone(), self.permits.clone(), name.to_string());
             let policies = look.policies().to_vec();
             self.running.spawn(async move {
                 let _permit = permits.acquire().await;
@@ -316,7 +328,7 @@ impl Keeper {
     }
 
     fn ended(&mut self, done: Done) {
-        let Some(kept) = self.views.get_mut(&done.view) else { return };
+        let Some(kept) = self.views.iter_mut().find(|kept| kept.name() == done.view) else { return };
         kept.is_running = false;
         match done.outcome {
             Ok(passed) => {
@@ -349,7 +361,7 @@ impl Keeper {
     async fn collect(&mut self, look: &Look, leases: &Leases) -> Result<(), RebuildError> {
         if self.swept_at.elapsed() >= SWEEP {
             self.swept_at = Instant::now();
-            for kept in self.views.values().filter(|kept| !kept.is_running && leases.holds(kept.storage())) {
+            for kept in self.views.iter().filter(|kept| !kept.is_running && leases.holds(kept.storage())) {
                 collect::orphans(&self.upstream, &self.observer, &self.store, &kept.pass.view).await?;
             }
         }
@@ -359,7 +371,8 @@ impl Keeper {
         self.collected_at = Instant::now();
         let now_ms = self.store.now_ms().await?;
         let idle = |kept: &Kept| !kept.is_running && leases.holds(kept.storage());
-        for (name, kept) in self.views.iter().filter(|(_, kept)| idle(kept)) {
+        for kept in self.views.iter().filter(|kept| idle(kept)) {
+            let name = kept.name();
             if let Some(Sight { manifest: Some(manifest), rows_by_run, .. }) = look.sight(name).map(Arc::as_ref) {
                 collect::due(&self.upstream, &kept.pass.view, manifest, rows_by_run, now_ms).await?;
             }
@@ -369,6 +382,10 @@ impl Keeper {
 }
 
 impl Kept {
+    fn name(&self) -> &str {
+        self.pass.view.name()
+    }
+
     fn storage(&self) -> &str {
         &self.pass.view.storage.name.table
     }
