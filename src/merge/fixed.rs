@@ -52,7 +52,8 @@ pub(crate) fn merge<S: Space>(
 }
 
 /// Shares of the rows so that columns times shares keep all workers busy: at most one of eight of them idle at the end.
-fn shares(columns: usize, threads: usize) -> usize {
+pub(crate) fn shares(columns: usize, threads: usize) -> usize {
+    let threads = threads.max(1);
     let idle = |shares: usize| (columns * shares).next_multiple_of(threads) - columns * shares;
     (1..threads).find(|shares| idle(*shares) * 8 <= columns * shares).unwrap_or(threads)
 }

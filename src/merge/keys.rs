@@ -26,8 +26,11 @@ const RADIX_ROWS_MIN: usize = 1 << 14;
 
 /// Keys of at most so many bits index a table directly.
 const DIRECT_BITS_MAX: u32 = 20;
-/// Groups of which a worker's own table stays in its cache.
-const FIXED_GROUPS_MAX: usize = 1 << 16;
+/// Rows for each key of the domain from which on `fixed` is faster than `radix`: for domains whose columns of states fit
+/// a second-level cache, and for greater ones (bench/results/2026-11-30-2core/merge.md).
+const FIXED_ROWS_PER_KEY: usize = 4;
+const FIXED_ROWS_PER_KEY_LARGE: usize = 8;
+const FIXED_DOMAIN_SMALL: usize = 1 << 16;
 
 /// Keys and states of finished groups, the keys still packed.
 pub(crate) struct Finished<K> {
@@ -499,7 +502,7 @@ fn run<S: Space>(
     // A few rows are merged before a thread has started.
     let few = options.strategy == Strategy::Auto && batches.rows() < RADIX_ROWS_MIN;
     let threads = if few { 1 } else { options.threads };
-    let finished = match choose(options.strategy, batches.rows(), space.domain()) {
+    let finished = match choose(options.strategy, space.domain(), &batches, threads) {
         Strategy::Serial => serial::merge(space, &batches)?,
         Strategy::Sharded => sharded::merge(space, batches, threads)?,
         Strategy::Tree => tree::merge(space, batches, threads)?,
@@ -520,15 +523,22 @@ fn run<S: Space>(
 }
 
 /// What `Auto` stands for.
-fn choose(strategy: Strategy, rows: usize, domain: Option<usize>) -> Strategy {
-    match strategy {
-        Strategy::Auto if rows < RADIX_ROWS_MIN => Strategy::Fixed,
-        // Every worker's table has to pay for itself: there are more rows than groups to merge again.
-        Strategy::Auto if domain.is_some_and(|domain| domain <= FIXED_GROUPS_MAX && domain * 4 <= rows) => {
-            Strategy::Fixed
+fn choose<K: Word>(strategy: Strategy, domain: Option<usize>, batches: &Batches<K>, threads: usize) -> Strategy {
+    let rows = batches.rows();
+    match (strategy, domain) {
+        (Strategy::Auto, _) if rows < RADIX_ROWS_MIN => Strategy::Fixed,
+        (Strategy::Auto, Some(domain)) => {
+            let is_small = domain <= FIXED_DOMAIN_SMALL;
+            let per_key = if is_small { FIXED_ROWS_PER_KEY } else { FIXED_ROWS_PER_KEY_LARGE };
+            // Every share of the rows has a table of its own, and so has every worker beside opaque states.
+            let (tables, fits) = match batches.states.has_opaque() {
+                false => (fixed::shares(batches.states.columns.len(), threads), true),
+                true => (threads, is_small),
+            };
+            if fits && rows >= domain * per_key * tables { Strategy::Fixed } else { Strategy::Radix }
         }
-        Strategy::Auto => Strategy::Radix,
-        strategy => strategy,
+        (Strategy::Auto, None) => Strategy::Radix,
+        (strategy, _) => strategy,
     }
 }
 

@@ -48,7 +48,7 @@ pub struct Layout {
 pub enum Strategy {
     /// By the number of rows and of groups, and by the size of the key domain.
     Auto,
-    /// One growing table, cell by cell, in one thread: the baseline.
+    /// One growing table in one thread: the baseline.
     Serial,
     /// Tables behind locks, chosen by hash.
     Sharded,
