@@ -93,6 +93,8 @@ enum Proof {
     Beside,
     /// The raw side of a hybrid answer is read at a moment of its own: a look is to show that nothing was amiss then.
     After,
+    /// Other blocks read tables at a moment of their own: as `After`, but a view that may be older may be so here too.
+    Behind,
 }
 
 /// The way a decision ends early.
@@ -185,20 +187,21 @@ impl Accelerator {
             return Err(plan.reason());
         }
         let (look, is_earlier) = self.look(&plan, looking, seen).await?;
-        let decision = self.walk(query, &database, &facts.roles, &plan, &look).await;
+        let (decision, is_mixed) = self.walk(query, &statement, &database, &facts.roles, &plan, &look).await;
         let age = look.started_at.elapsed();
-        let (look, is_earlier, decision) = match &decision {
+        let (look, is_earlier, decision, is_mixed) = match &decision {
             // What an earlier look did not allow, a new one may.
             Decision::Raw { .. } if is_earlier && age >= STALE_AGE_MAX => {
                 let (look, is_earlier) = self.look(&plan, Looking::First, seen).await?;
-                let decision = self.walk(query, &database, &facts.roles, &plan, &look).await;
-                (look, is_earlier, decision)
+                let (decision, is_mixed) = self.walk(query, &statement, &database, &facts.roles, &plan, &look).await;
+                (look, is_earlier, decision, is_mixed)
             }
-            _ => (look, is_earlier, decision),
+            _ => (look, is_earlier, decision, is_mixed),
         };
         if let Decision::View { views, mode, .. } = &decision {
             let proof = match mode {
                 Mode::Hybrid => Proof::After,
+                Mode::Full if is_mixed => Proof::Behind,
                 Mode::Full if is_earlier => Proof::Beside,
                 Mode::Full => Proof::Given,
             };
@@ -228,15 +231,16 @@ impl Accelerator {
         });
     }
 
-    /// Decides by one look.
+    /// Decides by one look; says also whether the answer reads tables beside views.
     async fn walk(
         &self,
         query: &IncomingQuery,
+        statement: &Statement,
         database: &str,
         roles: &[String],
         plan: &Plan,
         look: &Look,
-    ) -> Decision {
+    ) -> (Decision, bool) {
         let mut walk = Walk::new(plan);
         while let Some(block) = walk.next_block() {
             match self.answer(query, database, roles, block, look).await {
@@ -244,7 +248,8 @@ impl Accelerator {
                 Err(reason) => walk.refused(reason),
             }
         }
-        walk.decision(&query.sql)
+        let is_mixed = walk.reads_tables_beside(statement);
+        (walk.decision(&query.sql), is_mixed)
     }
 
     fn plan(&self, query: &IncomingQuery, statement: &Statement, database: &str) -> Arc<Plan> {
@@ -373,14 +378,15 @@ impl Accelerator {
             let names: Vec<&str> = used.iter().map(String::as_str).collect();
             let mut outcome = match proof {
                 Proof::Beside => verdict(looker.look(&names).await, &used, |look, view| look.confirms(&earlier, view)),
-                Proof::Given | Proof::After => Ok(()),
+                Proof::Given | Proof::After | Proof::Behind => Ok(()),
             };
             if outcome.is_ok() {
                 if !confirming.begun().await {
                     return;
                 }
-                if proof == Proof::After {
-                    let look = looker.look_anew(&names).await;
+                if matches!(proof, Proof::After | Proof::Behind) {
+                    let anew = proof == Proof::After;
+                    let look = if anew { looker.look_anew(&names).await } else { looker.look(&names).await };
                     outcome = verdict(look, &used, |look, view| look.confirms(&earlier, view));
                 } else if earlier.started_at.elapsed() > RUNS_STAND {
                     let look = looker.look_anew(&names).await;

@@ -6,6 +6,7 @@ use crate::matching::matcher::Match;
 use crate::matching::plan::{Plan, PlannedBlock, is_inside_any, splice};
 use crate::matching::rewrite::{StoredView, rewrite};
 use crate::matching::view::View;
+use crate::sql::tree::{Select, Source, Statement};
 
 /// What a matching view has to offer at the moment.
 #[derive(Debug, Clone)]
@@ -99,6 +100,16 @@ impl<'a> Walk<'a> {
 
     pub fn refused(&mut self, reason: String) {
         self.refused.get_or_insert(reason);
+    }
+
+    /// Whether the answer will read tables also where no view stands in for them, at a moment of their own.
+    pub fn reads_tables_beside(&self, statement: &Statement) -> bool {
+        let is_gone = |block: &Select| is_inside_any(&block.span, &self.replacements);
+        let names_table = |block: &Select| block.from.iter().any(|entry| matches!(entry.source, Source::Table { .. }));
+        let inside =
+            self.plan.blocks.iter().filter(|block| self.replacements.iter().any(|(span, _)| *span == block.span));
+        statement.blocks.iter().any(|block| !is_gone(block) && names_table(block))
+            || inside.into_iter().any(|block| !block.block.subqueries.is_empty())
     }
 
     /// What to send in place of `sql`.
