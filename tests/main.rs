@@ -15,6 +15,7 @@ mod http_serve;
 mod hybrid;
 mod maintain;
 mod maintain_finer;
+mod maintain_kill;
 mod maintain_live;
 mod maintain_loop;
 mod maintain_plan;

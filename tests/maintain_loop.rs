@@ -288,3 +288,53 @@ async fn a_view_that_can_be_built_from_a_finer_one_waits_for_it() {
     database.sql("ALTER TABLE t UPDATE v = v + 1 WHERE k = '3' SETTINGS mutations_sync = 2");
     upkeep.catch_up("a mutation of every partition").await;
 }
+
+#[test]
+fn status_tells_how_far_a_view_is_and_what_a_running_process_has_counted() {
+    let database = Database::new("status");
+    tables(&database);
+    let file = folder("status").with_extension("yaml");
+    std::fs::write(&file, format!("views:{BY_KEY}")).unwrap();
+    let url = format!("{}?database={}", server().http_url(), database.name);
+    let admin =
+        format!("127.0.0.1:{}", std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port());
+    let views = file.to_str().unwrap();
+    let status = |args: &[&str]| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_tributary"))
+            .args(["status", "--upstream", &url, "--views", views])
+            .args(args)
+            .output()
+            .unwrap();
+        (output.status.success(), String::from_utf8(output.stdout).unwrap())
+    };
+    let view = |args: &[&str]| {
+        let (_, text) = status(&[&["--format", "json"], args].concat());
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()
+    };
+    let before = &view(&[])["views"]["by_key"];
+    assert_eq!((&before["state"], &before["steps"][0]), (&"building".into(), &"build all: never built".into()));
+
+    let served = Served::start(&["--upstream", &url, "--views", views, "--listen-admin", &admin]);
+    ask_until_covered(&served, &database, BY_YEAR);
+    ask_proxy(&served, &database, "SELECT count() FROM t /* tributary: off */");
+    let now = view(&["--admin", &admin]);
+    let current = &now["views"]["by_key"];
+    assert_eq!(
+        (&current["state"], &current["rows_behind"], &current["runs"]),
+        (&"current".into(), &0.into(), &1.into())
+    );
+    assert!(current["rows"] == 210 && current["bytes"].as_u64() > Some(1000), "{current}");
+    assert!(now["running"]["views"]["by_key"]["hits"]["full"].as_u64() >= Some(1), "{now}");
+    assert_eq!(now["running"]["reasons"]["opted out"], 1, "{now}");
+    let (_, text) = status(&["--admin", &admin]);
+    assert!(text.contains("by_key  current") && text.contains("raw: opted out"), "{text}");
+    let health = exchange(admin.rsplit(':').next().unwrap().parse().unwrap(), b"GET /healthz HTTP/1.0\r\n\r\n");
+    assert!(health.starts_with("HTTP/1.0 200"), "{health}");
+    drop(served);
+
+    database.sql("INSERT INTO t VALUES ('2021-03-01', 'a', 1), ('2021-03-01', 'b', 1)");
+    let behind = &view(&[])["views"]["by_key"];
+    assert_eq!((&behind["state"], &behind["rows_behind"]), (&"behind".into(), &2.into()));
+    assert!(behind["steps"][0].as_str().unwrap().ends_with("of partition 2021: 2 rows were added"), "{behind}");
+    assert!(!status(&["--admin", &admin]).0, "nobody listens there any more");
+}

@@ -16,6 +16,7 @@ pub mod format;
 pub mod rebuild;
 pub mod serve;
 mod stand;
+pub mod status;
 
 /// Materialized-view accelerator for ClickHouse: answers queries from precomputed aggregate views, exactly.
 #[derive(Debug, Parser)]
@@ -33,6 +34,7 @@ enum Command {
     Explain(explain::Args),
     Rebuild(rebuild::Args),
     Serve(serve::Args),
+    Status(status::Args),
 }
 
 /// What ended a command before its task was done. The text says what to do.
@@ -63,6 +65,7 @@ pub fn main() -> ExitCode {
         Command::Explain(args) => explain::run(args),
         Command::Rebuild(args) => rebuild::run(args),
         Command::Serve(args) => serve::run(args),
+        Command::Status(args) => status::run(args),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("error: {error}");

@@ -13,8 +13,10 @@ use tracing_subscriber::EnvFilter;
 use super::CliError;
 use super::connect::ConnectArgs;
 use crate::config::{Config, DEFAULT_LISTEN_HTTP, MaintenanceKeys};
+use crate::maintain::board::Board;
 use crate::maintain::pass::Limits;
 use crate::maintain::upkeep::{Settings, Upkeep};
+use crate::proxy::admin::Admin;
 use crate::proxy::client::HttpUpstream;
 use crate::proxy::decider::Decider;
 use crate::proxy::http::Proxy;
@@ -36,6 +38,9 @@ pub struct Args {
     /// Where HTTP clients connect [default: 127.0.0.1:8124]
     #[arg(long, value_name = "ADDR")]
     listen_http: Option<String>,
+    /// Where operators see the status, in plain HTTP without a login [default: nowhere]
+    #[arg(long, value_name = "ADDR")]
+    listen_admin: Option<String>,
     /// Leave the views as `tributary rebuild` built them
     #[arg(long)]
     no_maintenance: bool,
@@ -65,8 +70,15 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
         keeper.clone().start().await;
         let (views, outdated) = (keeper.views(), keeper.outdated.clone());
         let proxy = Arc::new(Proxy::new(client, Decider::Views(keeper)));
+        let board = Arc::<Board>::default();
+        if let Some(address) = args.listen_admin.or(config.listen.admin) {
+            let failed = |error| CliError::Failed(format!("cannot listen on {address}: {error}"));
+            let listener = TcpListener::bind(&address).await.map_err(failed)?;
+            tracing::info!("admin listener on http://{}/status", listener.local_addr().map_err(CliError::failed)?);
+            tokio::spawn(Arc::new(Admin { proxy: proxy.clone(), board: board.clone() }).serve(listener));
+        }
         if config.maintenance.enabled && !args.no_maintenance {
-            let (written, board) = (proxy.written.clone(), Arc::default());
+            let written = proxy.written.clone();
             let settings = settings(&config.maintenance)?;
             tokio::spawn(Upkeep { upstream, settings, views, written, outdated, board }.run());
         }

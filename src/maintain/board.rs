@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
@@ -84,7 +84,7 @@ impl Board {
             runs: body.map_or(0, |body| body.runs.len()),
             rows: body.map_or(0, |body| body.rows()),
             rows_behind,
-            seconds_behind: 0.0,
+            seconds_behind: plan.unread_since().map_or(0.0, seconds_since),
             dirty: plan.steps.iter().filter_map(dirty).collect(),
             steps: plan.steps.iter().take(STEPS_MAX).map(ToString::to_string).collect(),
             error: error.filter(|_| is_behind),
@@ -132,7 +132,8 @@ impl Board {
     pub fn entries(&self) -> BTreeMap<String, Entry> {
         let mut entries = lock(&self.entries).clone();
         for entry in entries.values_mut() {
-            entry.seconds_behind = entry.behind_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
+            let noted = entry.behind_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
+            entry.seconds_behind = entry.seconds_behind.max(noted);
         }
         entries
     }
@@ -140,6 +141,12 @@ impl Board {
     pub fn upstream_error(&self) -> Option<String> {
         lock(&self.upstream_error).clone()
     }
+}
+
+/// From a second since 1970 until now.
+fn seconds_since(second: u64) -> f64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.saturating_sub(Duration::from_secs(second)).as_secs_f64()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -100,6 +100,15 @@ impl Plan {
         self.steps.iter().any(|step| matches!(step, Step::BuildAll { .. } | Step::Build { .. }))
     }
 
+    /// When the oldest part that is to be read was written, unix seconds.
+    pub fn unread_since(&self) -> Option<u64> {
+        let parts = |step: &Step| match step {
+            Step::Read { parts, .. } => parts.iter().map(|part| part.written_at).min(),
+            _ => None,
+        };
+        self.steps.iter().filter_map(parts).min()
+    }
+
     /// Rows of the fact table that no run holds, as far as they are going to be read.
     pub fn rows_behind(&self) -> u64 {
         let rows = |step: &Step| match step {

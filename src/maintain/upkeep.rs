@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 use super::board::Board;
 use super::collect;
-use super::coverage::Staleness;
+use super::coverage::{SourceSeen, Staleness};
 use super::finer;
 use super::lease::Leases;
 use super::look::{Look, Looker};
@@ -391,32 +391,35 @@ impl Kept {
     }
 
     fn plan(&mut self, sight: &Sight) -> Plan {
-        let view = &self.pass.view;
-        if view.declaration.consistency == Some(Consistency::Manual) && sight.manifest.is_some() {
-            return Plan::default();
-        }
-        let seen = match &sight.sources {
-            Ok(seen) => seen,
-            // A source without parts is read as a whole, once.
-            Err(Staleness::NoParts { .. }) if view.declaration.consistency == Some(Consistency::Manual) => &Vec::new(),
-            Err(why) => return Plan::blocked(why.clone()),
-        };
-        if seen.iter().any(|seen| seen.server_started_at.is_none()) {
-            // It cannot be told yet what a restart has left.
-            return Plan::default();
-        }
         let damage = match &sight.coverage {
             Coverage::Stale(damage @ Staleness::StorageDamaged { .. }) => Some(damage.clone()),
             _ => None,
         };
-        let twice = damage.clone().filter(|damage| self.damage.as_ref() == Some(damage));
-        if damage.is_some() && twice.is_none() {
-            self.damage = damage;
-            return Plan::default();
-        }
+        let is_new = damage.is_some() && self.damage != damage;
         self.damage = damage;
-        plan(sight.manifest.as_deref(), seen, twice)
+        // It cannot be told yet what a restart has left.
+        let is_young = |seen: &[SourceSeen]| seen.iter().any(|seen| seen.server_started_at.is_none());
+        let is_early = sight.manifest.is_some() && sight.sources.as_deref().is_ok_and(is_young);
+        if is_new || is_early { Plan::default() } else { plan_of(&self.pass.view, sight) }
     }
+}
+
+/// What is to be done about a view by what was seen of it.
+pub fn plan_of(view: &CatalogView, sight: &Sight) -> Plan {
+    if view.declaration.consistency == Some(Consistency::Manual) && sight.manifest.is_some() {
+        return Plan::default();
+    }
+    let seen = match &sight.sources {
+        Ok(seen) => seen,
+        // A source without parts is read as a whole, once.
+        Err(Staleness::NoParts { .. }) if view.declaration.consistency == Some(Consistency::Manual) => &Vec::new(),
+        Err(why) => return Plan::blocked(why.clone()),
+    };
+    let damage = match &sight.coverage {
+        Coverage::Stale(damage @ Staleness::StorageDamaged { .. }) => Some(damage.clone()),
+        _ => None,
+    };
+    plan(sight.manifest.as_deref(), seen, damage)
 }
 
 fn longer(back_off: Duration) -> Duration {

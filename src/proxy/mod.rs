@@ -1,6 +1,7 @@
 //! The proxy: one pure decision for all protocols, and the relays that act on it.
 
 pub mod accelerator;
+pub mod admin;
 pub mod client;
 pub mod decide;
 pub mod decider;
@@ -11,3 +12,4 @@ pub mod keeper;
 pub mod query;
 pub mod shadow;
 pub mod shapes;
+pub mod tally;

@@ -148,6 +148,7 @@ impl Connection {
             Finding::Decided(decided, _) => decided.decision.clone(),
         };
         tracing::debug!(decision = decision.header(), "query");
+        self.proxy.tally.count(&decision);
         if let Decision::Raw { reason } = &decision {
             self.proxy.counters.raw.fetch_add(1, Relaxed);
             if incoming::wish(&request.head, request.url.as_ref()) == Wish::Require {
@@ -169,6 +170,7 @@ impl Connection {
                 Relayed::Unconfirmed(reason) => reason,
             };
             self.proxy.counters.fallbacks.fetch_add(1, Relaxed);
+            self.proxy.tally.fallback(&reason);
             let raw = Decision::Raw { reason: reason.clone() }.header();
             if incoming::wish(&request.head, request.url.as_ref()) == Wish::Require {
                 return self.refuse(&request, OwnError::required(&reason), raw).await;

@@ -31,6 +31,7 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use super::client::HttpUpstream;
 use super::decider::Decider;
+use super::tally::Tally;
 
 mod answer;
 mod body;
@@ -46,6 +47,7 @@ pub struct Proxy {
     pub upstream: HttpUpstream,
     pub decider: Decider,
     pub counters: Counters,
+    pub tally: Tally,
     /// Told after every request that may have written something.
     pub written: Arc<Notify>,
 }
@@ -68,7 +70,7 @@ pub struct Counters {
 
 impl Proxy {
     pub fn new(upstream: HttpUpstream, decider: Decider) -> Self {
-        Self { upstream, decider, counters: Counters::default(), written: Arc::default() }
+        Self { upstream, decider, counters: Counters::default(), tally: Tally::default(), written: Arc::default() }
     }
 
     /// Serves connections until `stop` turns true, then lets the requests that are under way end.

@@ -1,0 +1,263 @@
+//! What maintenance costs: inserts into the flat SSB table without views, with four views kept by Tributary, and with the
+//! same four as ClickHouse's own materialized views; and how soon inserted rows are covered.
+//!
+//! `cargo bench --bench maintain [-- rounds seconds]`
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tributary::config::UpstreamConfig;
+use tributary::embedded::{Options, Server};
+use tributary::maintain::look::{Coverage, Looker};
+use tributary::maintain::manifest::Store;
+use tributary::maintain::verify::{Verdict, verify};
+use tributary::ssb::{self, Scale};
+use tributary::upstream::Upstream;
+use tributary::views::catalog::{self, CatalogView};
+use tributary::views::declaration;
+
+const VIEWS: [&str; 4] = ["flat_discounts_by_week", "flat_brands", "flat_nations", "flat_city_pairs"];
+const ROWS_PER_INSERT: usize = 10_000;
+/// Different batches; they are sent again and again.
+const BATCHES: usize = 24;
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Mode {
+    None,
+    Tributary,
+    Native,
+}
+
+/// One round of one mode.
+#[derive(Debug, Clone, Copy)]
+struct Measured {
+    rows_per_second: f64,
+    /// CPU seconds of server and sidecar per million rows, until all is maintained.
+    cpu_per_million: f64,
+}
+
+struct Stand {
+    server: Server,
+    upstream: Upstream,
+    batches: Vec<Bytes>,
+    folder: tempfile::TempDir,
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with("--"));
+    let rounds = arguments.next().map_or(3, |text| text.parse().unwrap());
+    let seconds = arguments.next().map_or(8, |text| text.parse().unwrap());
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let stand = Stand::set().await;
+        let mut best = [Mode::None, Mode::Tributary, Mode::Native].map(|mode| (mode, Vec::new()));
+        for round in 0..rounds {
+            for (mode, measured) in &mut best {
+                let result = stand.throughput(*mode, Duration::from_secs(seconds)).await;
+                println!(
+                    "round {round} {mode:?}: {:.0} rows/s, {:.2} CPU s per million rows",
+                    result.rows_per_second, result.cpu_per_million
+                );
+                measured.push(result);
+            }
+        }
+        let [none, tributary, native] = best.map(|(_, measured)| Measured {
+            rows_per_second: measured.iter().map(|m| m.rows_per_second).fold(0.0, f64::max),
+            cpu_per_million: measured.iter().map(|m| m.cpu_per_million).fold(f64::MAX, f64::min),
+        });
+        println!(
+            "inserts with 4 views, of those without: {:.1} %",
+            100.0 * tributary.rows_per_second / none.rows_per_second
+        );
+        println!("with ClickHouse's own 4 views: {:.1} %", 100.0 * native.rows_per_second / none.rows_per_second);
+        let cost = |mode: Measured| mode.cpu_per_million - none.cpu_per_million;
+        println!("CPU of maintenance, of ClickHouse's own views: {:.1} %", 100.0 * cost(tributary) / cost(native));
+        stand.freshness(Duration::from_secs(seconds.max(10))).await;
+    });
+}
+
+impl Stand {
+    async fn set() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let server = Server::start(&Options::new(folder.path().join("clickhouse"))).unwrap();
+        let upstream = Upstream::new(UpstreamConfig::parse(&server.http_url()).unwrap()).in_database("ssb");
+        ssb::ensure(&upstream, Scale::new(0.05).unwrap(), &mut |_: &str, _: u64, _: u64| {}).await.unwrap();
+        let mut batches = Vec::new();
+        for at in 0..BATCHES {
+            let sql = format!(
+                "SELECT * FROM lineorder_flat ORDER BY cityHash64(LO_ORDERKEY, LO_LINENUMBER) LIMIT {ROWS_PER_INSERT} OFFSET {}",
+                at * ROWS_PER_INSERT
+            );
+            batches.push(upstream.bytes(&sql, "Native").await.unwrap());
+        }
+        upstream.execute("CREATE TABLE empty AS lineorder_flat").await.unwrap();
+        Self { server, upstream, batches, folder }
+    }
+
+    async fn views(&self) -> Vec<CatalogView> {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("views/ssb_flat.yaml");
+        let declared = declaration::load(&path).declarations.into_iter();
+        let catalog = catalog::resolve(&self.upstream, declared.collect()).await.unwrap();
+        catalog.views.into_iter().filter(|view| VIEWS.contains(&view.name())).collect()
+    }
+
+    /// An empty table, and nothing but the mode's views over it.
+    async fn clean(&self, mode: Mode, views: &[CatalogView]) {
+        let run = async |sql: &str| self.upstream.execute(sql).await.unwrap();
+        for at in 0..VIEWS.len() {
+            run(&format!("DROP TABLE IF EXISTS mv_{at} SYNC")).await;
+            run(&format!("DROP TABLE IF EXISTS native_{at} SYNC")).await;
+        }
+        run("DROP DATABASE IF EXISTS tributary SYNC").await;
+        run("DROP TABLE lineorder_flat SYNC").await;
+        run("CREATE TABLE lineorder_flat AS empty").await;
+        if mode == Mode::Native {
+            for (at, view) in views.iter().enumerate() {
+                let column = |column: &tributary::views::storage::StorageColumn| {
+                    format!("`{}` {}", column.name, column.type_name)
+                };
+                let columns: Vec<String> = view.storage.columns.iter().map(column).collect();
+                let names: Vec<String> = view.storage.columns.iter().map(|column| column.name.clone()).collect();
+                let keys = view.storage.columns.iter().filter(|column| column.is_dimension);
+                let keys: Vec<String> = keys.map(|column| format!("`{}`", column.name)).collect();
+                run(&format!(
+                    "CREATE TABLE native_{at} ({}) ENGINE = AggregatingMergeTree ORDER BY ({})",
+                    columns.join(", "),
+                    keys.join(", ")
+                ))
+                .await;
+                let select = view.view.state_select(&names, None, &[]);
+                run(&format!("CREATE MATERIALIZED VIEW mv_{at} TO native_{at} AS {select}")).await;
+            }
+        }
+    }
+
+    fn sidecar(&self) -> Child {
+        let views = self.folder.path().join("views.yaml");
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("views/ssb_flat.yaml");
+        // The first four views of the file.
+        let text = std::fs::read_to_string(path).unwrap();
+        let end = text.match_indices("  - name: ").nth(VIEWS.len()).map_or(text.len(), |(at, _)| at);
+        std::fs::write(&views, &text[..end]).unwrap();
+        Command::new(env!("CARGO_BIN_EXE_tributary"))
+            .args(["serve", "--listen-http", "127.0.0.1:0", "--database", "ssb", "--log", "warn"])
+            .args(["--upstream", &self.server.http_url(), "--views"])
+            .arg(views)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
+    async fn insert(&self, at: usize) {
+        let batch = self.batches[at % BATCHES].clone();
+        let sql = "INSERT INTO lineorder_flat SETTINGS async_insert = 0 FORMAT Native";
+        self.upstream.insert(sql, [batch]).await.unwrap();
+    }
+
+    async fn throughput(&self, mode: Mode, time: Duration) -> Measured {
+        let views = self.views().await;
+        self.clean(mode, &views).await;
+        let sidecar = (mode == Mode::Tributary).then(|| self.sidecar());
+        if sidecar.is_some() {
+            self.covered(&views).await;
+        }
+        let cpu = |sidecar: &Option<Child>| {
+            cpu_seconds(self.server.pid().unwrap()) + sidecar.as_ref().map_or(0.0, |child| cpu_seconds(child.id()))
+        };
+        let cpu_before = cpu(&sidecar);
+        let began = Instant::now();
+        let mut inserts = 0;
+        while began.elapsed() < time {
+            self.insert(inserts).await;
+            inserts += 1;
+        }
+        let rows = (inserts * ROWS_PER_INSERT) as f64;
+        let rows_per_second = rows / began.elapsed().as_secs_f64();
+        if sidecar.is_some() {
+            self.covered(&views).await;
+        }
+        // Part merges go on for a while, in all modes.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let cpu_per_million = (cpu(&sidecar) - cpu_before) * 1e6 / rows;
+        if let Some(mut sidecar) = sidecar {
+            for view in &views {
+                let verdict = verify(&self.upstream, view).await.unwrap();
+                assert!(matches!(verdict, Verdict::Equal { .. }), "{verdict:?}");
+            }
+            sidecar.kill().unwrap();
+            sidecar.wait().unwrap();
+        }
+        Measured { rows_per_second, cpu_per_million }
+    }
+
+    async fn covered(&self, views: &[CatalogView]) {
+        let looker =
+            Looker::connect(self.upstream.clone(), views.iter().map(CatalogView::target).collect()).await.unwrap();
+        for view in views {
+            let covered = async || {
+                let look = looker.look(&[view.name()]).await.unwrap();
+                matches!(look.coverage(view.name()), Coverage::Covered(_))
+            };
+            while !covered().await {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+
+    /// The time from the end of an insert until a manifest records its rows, at 20 inserts a second.
+    async fn freshness(&self, time: Duration) {
+        let views = self.views().await;
+        self.clean(Mode::Tributary, &views).await;
+        let mut sidecar = self.sidecar();
+        self.covered(&views).await;
+        let storage = views[0].storage.name.table.clone();
+        let store = Store::new(self.upstream.clone());
+        let mut lags: Vec<Duration> = Vec::new();
+        let mut waiting: Vec<(u64, Instant)> = Vec::new();
+        let (mut version, mut recorded, mut rows) = (0, 0, 0);
+        let began = Instant::now();
+        let mut inserts = 0;
+        while began.elapsed() < time || (!waiting.is_empty() && began.elapsed() < 2 * time) {
+            if began.elapsed() < time && began.elapsed() >= Duration::from_millis(50) * inserts {
+                self.insert(inserts as usize).await;
+                inserts += 1;
+                rows += ROWS_PER_INSERT as u64;
+                waiting.push((rows, Instant::now()));
+            }
+            if let Some(manifest) = store.newer(&[(&storage, version)]).await.unwrap().pop() {
+                (version, recorded) = (manifest.version, manifest.body.sources[0].rows());
+            }
+            waiting.retain(|(rows, inserted_at)| {
+                let is_covered = *rows <= recorded;
+                if is_covered {
+                    lags.push(inserted_at.elapsed());
+                }
+                !is_covered
+            });
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(waiting.is_empty(), "{} inserts are not covered", waiting.len());
+        sidecar.kill().unwrap();
+        sidecar.wait().unwrap();
+        lags.sort();
+        let at = |share: f64| lags[((lags.len() - 1) as f64 * share) as usize].as_millis();
+        println!(
+            "freshness at {:.1} inserts/s of {ROWS_PER_INSERT} rows: median {} ms, 90 % {} ms, most {} ms",
+            f64::from(inserts) / time.as_secs_f64(),
+            at(0.5),
+            at(0.9),
+            at(1.0)
+        );
+    }
+}
+
+/// User and system time of a process so far.
+fn cpu_seconds(pid: u32) -> f64 {
+    const TICKS_PER_SECOND: f64 = 100.0;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    fields[11..13].iter().map(|ticks| ticks.parse::<f64>().unwrap()).sum::<f64>() / TICKS_PER_SECOND
+}
