@@ -9,7 +9,7 @@ use clap::Args as ClapArgs;
 use super::CliError;
 use super::format::OutputFormat;
 use super::stand;
-use crate::torture::{Plan, run as torture};
+use crate::torture::{Plan, SERVER_CONFIG, run as torture};
 
 /// Check every answer while the tables change, views are redefined and sidecars are killed
 ///
@@ -38,7 +38,7 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
     if !(args.minutes > 0.0 && args.minutes < 1e6) {
         return Err(CliError::Usage(format!("--minutes {}: give a number above 0", args.minutes)));
     }
-    let (folder, server) = stand::server_alone(args.data)?;
+    let (folder, server) = stand::server_alone(args.data, Some(SERVER_CONFIG))?;
     let bar = stand::bar("{elapsed_precise} [{bar:40}] {msg}");
     let duration = Duration::from_secs_f64(args.minutes * 60.0);
     bar.set_length(duration.as_secs());

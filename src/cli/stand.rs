@@ -54,7 +54,7 @@ pub struct Stand {
 impl Stand {
     /// Brings up a ClickHouse of our own, in `data`, or in a temporary folder that goes with it.
     pub fn embedded(data: Option<PathBuf>, views: Option<PathBuf>) -> Result<Self, CliError> {
-        let (folder, server) = server_alone(data)?;
+        let (folder, server) = server_alone(data, None)?;
         let address = format!("{}?database={DATABASE}", server.http_url());
         let config = UpstreamConfig::parse(&address).map_err(CliError::failed)?;
         let views = folder.views(views)?;
@@ -207,9 +207,13 @@ struct Merges {
 }
 
 /// A ClickHouse of our own without any tables. It must be dropped before its folder, as the second of two variables is.
-pub fn server_alone(data: Option<PathBuf>) -> Result<(Folder, Server), CliError> {
+pub fn server_alone(data: Option<PathBuf>, server_config: Option<&str>) -> Result<(Folder, Server), CliError> {
     let folder = Folder::new(data)?;
-    let options = Options { notice: |text| eprintln!("{text}"), ..Options::new(folder.path.join("clickhouse")) };
+    let options = Options {
+        server_config: server_config.map(str::to_string),
+        notice: |text| eprintln!("{text}"),
+        ..Options::new(folder.path.join("clickhouse"))
+    };
     let server = spinning("starting ClickHouse", || Server::start(&options)).map_err(CliError::failed)?;
     Ok((folder, server))
 }

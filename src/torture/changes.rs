@@ -16,7 +16,7 @@ pub type Outcome = Result<(), TortureError>;
 
 pub async fn write(stage: &Stage, mut random: Random, stop: Stop) -> Outcome {
     while !*stop.borrow() {
-        let partition = some_partition(stage, &mut random);
+        let partition = stage.some_partition(&mut random);
         let rows_max = 1 << random.below(9);
         let rows = 1 + random.below(rows_max);
         let twice = random.percent(10);
@@ -28,7 +28,7 @@ pub async fn write(stage: &Stage, mut random: Random, stop: Stop) -> Outcome {
 
 pub async fn mutate(stage: &Stage, mut random: Random, stop: Stop) -> Outcome {
     while !*stop.borrow() {
-        let partition = some_partition(stage, &mut random);
+        let partition = stage.some_partition(&mut random);
         let access = partition.access.read().await;
         if let Some((batch, rows)) = partition.take(&mut random) {
             let rows = mutate_batch(stage, partition, batch, rows, &mut random).await?;
@@ -100,7 +100,7 @@ async fn mutate_batch(
 /// Drops, replaces, attaches, moves whole partitions.
 pub async fn change_partitions(stage: &Stage, mut random: Random, stop: Stop) -> Outcome {
     while !*stop.borrow() {
-        let partition = some_partition(stage, &mut random);
+        let partition = stage.some_partition(&mut random);
         match random.below(5) {
             0 => drop_partition(stage, partition).await?,
             1 => replace_partition(stage, partition, &mut random).await?,
@@ -237,7 +237,7 @@ fn first_assortment(stage: &Stage) -> Assortment {
 /// Part merges that ClickHouse would do later, of one partition or of the table.
 pub async fn optimize(stage: &Stage, mut random: Random, stop: Stop) -> Outcome {
     while !*stop.borrow() {
-        let partition = some_partition(stage, &mut random).id();
+        let partition = stage.some_partition(&mut random).id();
         let sql = match random.below(4) {
             0 => "OPTIMIZE TABLE products FINAL".to_string(),
             1 => "OPTIMIZE TABLE sales".to_string(),
@@ -266,8 +266,4 @@ async fn merge_parts(stage: &Stage, sql: &str) -> Outcome {
         Ok(()) => stage.count("optimizes"),
     }
     Ok(())
-}
-
-fn some_partition<'a>(stage: &'a Stage, random: &mut Random) -> &'a Partition {
-    &stage.partitions[random.below(stage.partitions.len())]
 }

@@ -6,8 +6,8 @@ pub const REGIONS: [&str; 5] = ["centre", "east", "north", "south", "west"];
 pub const CATEGORIES: [&str; 4] = ["books", "food", "tools", "toys"];
 /// Products are numbered from 0.
 pub const PRODUCTS: usize = 12;
-/// Partitions are the first months of 2024.
-pub const MONTHS: usize = 6;
+/// Partitions are the months of 2024.
+pub const MONTHS: usize = 12;
 /// The days of a month on which anything is sold.
 pub const DAYS: [u8; 4] = [1, 9, 17, 25];
 pub const PRICE_MAX: u32 = 500;

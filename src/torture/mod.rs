@@ -28,9 +28,8 @@
 //! *A right answer shows the table at one moment.* ClickHouse reads a table by one list of its parts. A view that covers
 //! its source holds what one look at the parts showed, after the query arrived. So an answer is right only if it is that of a
 //! state of some moment between arrival and end, and all such states are tried. For joins the dimension table is as of a
-//! moment of its own, in both cases. A hybrid answer is made of partitions as a look showed them and of others as they were read a
-//! little later; if it shows no state of one moment, but each partition as of some moment of its own, it counts as `skewed` and is not
-//! wrong.
+//! moment of its own, in both cases. A hybrid answer is made of partitions as a look showed them and of others as they were
+//! read later; a look after that must have shown the first ones unchanged, so that it is one moment again.
 //!
 //! *Different states give different answers.* Amounts are random numbers up to a million, so sums of different sets of
 //! rows are equal by rare chance only. How many states were allowed per answer is reported; about as many answers in
@@ -62,7 +61,7 @@ use crate::config::UpstreamConfig;
 use crate::upstream::{Upstream, UpstreamError};
 use changes::Outcome;
 use random::Random;
-use readers::{Reader, Way};
+use readers::Reader;
 pub use report::Report;
 use report::Seen;
 use shape::{SHAPES, Shape};
@@ -72,6 +71,10 @@ use views::Files;
 
 const WRITERS: u64 = 4;
 const READERS: u64 = 4;
+
+/// Of the ClickHouse: wrong answers are shown with what was sent to it in place of the query.
+pub const SERVER_CONFIG: &str = "<clickhouse><query_log><database>system</database><table>query_log</table>\
+    <flush_interval_milliseconds>2000</flush_interval_milliseconds></query_log></clickhouse>";
 
 /// Once nothing changes any more, all answers must come from views within this time.
 const CATCH_UP: Duration = Duration::from_secs(60);
@@ -131,12 +134,11 @@ pub async fn run(plan: &Plan, progress: impl Fn(Duration, (u64, u64, u64))) -> R
     let numbered = plan.seed % 2 == 1;
     let stage = Stage::set(&Upstream::new(plan.upstream.clone()), numbered, &mut random).await?;
     let files = Files::write(plan.folder.join("views"), plan.consistency)?;
-    let sidecars = Sidecars::new(&plan.program, &plan.upstream, &files.folder, &plan.folder);
+    let sidecars = Sidecars::new(&plan.program, &plan.upstream, &files.folder, &plan.folder)?;
     let scene = Arc::new(Scene { stage, sidecars, files, seen: Seen::default() });
     let children = scene.sidecars.start_all().await?;
 
     let (stop, stopping) = watch::channel(false);
-    let (end, ending) = watch::channel(false);
     let mut tasks: JoinSet<Outcome> = JoinSet::new();
     for number in 0..WRITERS {
         let (scene, random, stop) = (scene.clone(), random.split(100 + number), stopping.clone());
@@ -161,12 +163,10 @@ pub async fn run(plan: &Plan, progress: impl Fn(Duration, (u64, u64, u64))) -> R
     }
     let (own, chance, until) = (scene.clone(), random.split(6), stopping.clone());
     let killer = tokio::spawn(async move { own.sidecars.kill(children, &own.stage, chance, until).await });
-    let (own, chance) = (scene.clone(), random.split(7));
-    let maintainer = tokio::spawn(async move { own.sidecars.rebuild(&own.stage, chance, ending).await });
 
     let began = Instant::now();
     let mut failed = None;
-    while began.elapsed() < plan.duration && failed.is_none() && !killer.is_finished() && !maintainer.is_finished() {
+    while began.elapsed() < plan.duration && failed.is_none() && !killer.is_finished() {
         tokio::time::sleep(Duration::from_millis(200)).await;
         progress(began.elapsed(), scene.seen.so_far());
         while let Some(ended) = tasks.try_join_next() {
@@ -188,8 +188,6 @@ pub async fn run(plan: &Plan, progress: impl Fn(Duration, (u64, u64, u64))) -> R
     reader.check_history(&mut random).await.map_err(TortureError::History)?;
     changes::merge_all(&scene.stage).await?;
     let caught_up = catch_up(&reader, &scene.sidecars, &mut random).await;
-    end.send_replace(true);
-    maintainer.await.map_err(|e| TortureError::Task(e.to_string()))??;
     let mut report = Report::new(plan.seed, seconds, numbered, &scene.seen, scene.stage.counts());
     report.close(&closing, caught_up);
     Ok(report)
@@ -199,21 +197,25 @@ fn settled(ended: Result<Outcome, tokio::task::JoinError>) -> Outcome {
     ended.map_err(|e| TortureError::Task(e.to_string()))?
 }
 
-/// Asks every sidecar every shape until all answers come from views alone; the time that took in seconds.
-async fn catch_up(reader: &Reader<'_>, sidecars: &Sidecars, random: &mut Random) -> Option<f64> {
+/// Asks every sidecar every shape until all answers come from views alone: the seconds that took, or the last decisions
+/// about those that did not.
+async fn catch_up(reader: &Reader<'_>, sidecars: &Sidecars, random: &mut Random) -> Result<f64, Vec<String>> {
     let began = Instant::now();
-    while began.elapsed() < CATCH_UP {
-        let mut all = true;
+    loop {
+        let mut others = Vec::new();
         for address in sidecars.addresses() {
             for number in 0..SHAPES {
                 let shape = Shape::by_chance(number, random);
-                all &= reader.ask(&shape, &address).await == Some(Way::View);
+                let decision = reader.ask(&shape, &address).await.unwrap_or_default();
+                if !decision.ends_with("mode=full") {
+                    others.push(format!("{}: {decision}", shape.name()));
+                }
             }
         }
-        if all {
-            return Some(began.elapsed().as_secs_f64());
+        match began.elapsed() {
+            elapsed if others.is_empty() => return Ok(elapsed.as_secs_f64()),
+            elapsed if elapsed > CATCH_UP => return Err(others),
+            _ => tokio::time::sleep(Duration::from_millis(100)).await,
         }
-        tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    None
 }

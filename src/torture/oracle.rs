@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use super::cube::{Cell, Cube};
 use super::history::{Change, History, Moment, Window};
 use super::shape::{Groups, Shape};
 
@@ -12,24 +11,10 @@ const OPEN_MAX: usize = 128;
 /// States that are compared with one answer at most. Far more than a second's changes allow.
 const STATES_MAX: usize = 1 << 18;
 
-/// How the partitions of one answer may belong together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moments {
-    /// All partitions as of one moment: ClickHouse's own answers, and those that come from a view alone.
-    One,
-    /// Each partition as of a moment of its own: a part of them comes from a view, by a look at the parts, and the rest
-    /// from the raw table a little later.
-    ManyPartitions,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// The answer is that of one of this many states, which differ in what the query sees.
     Right {
-        states: usize,
-    },
-    /// No state at any one moment gives this answer, but partitions as of different moments do.
-    Skewed {
         states: usize,
     },
     Wrong,
@@ -93,26 +78,15 @@ impl Witnesses {
         Self { window, witnesses }
     }
 
-    pub fn judge(&self, shape: &Shape, answer: &str, moments: Moments) -> Verdict {
+    pub fn judge(&self, shape: &Shape, answer: &str) -> Verdict {
         let mut all = Vec::new();
         for witness in &self.witnesses {
             let Some(sets) = at_one_moment(&witness.open, self.window) else { return Verdict::Undecided };
             all.push((witness, sets));
         }
         let states = all.iter().map(|(_, sets)| sets.len()).sum();
-        let is_right = |witness: &Witness, sets: &BTreeSet<u128>| {
-            sets.iter().any(|set| shape.answer(&witness.state(*set)) == answer)
-        };
-        if all.iter().any(|(witness, sets)| is_right(witness, sets)) {
+        if all.iter().any(|(witness, sets)| witness.gives(shape, answer, sets)) {
             return Verdict::Right { states };
-        }
-        if moments == Moments::ManyPartitions {
-            for witness in &self.witnesses {
-                let Some(sets) = at_many_moments(&witness.open, self.window) else { return Verdict::Undecided };
-                if is_right(witness, &sets) {
-                    return Verdict::Skewed { states: sets.len() };
-                }
-            }
         }
         Verdict::Wrong
     }
@@ -125,6 +99,10 @@ impl Witness {
             groups.add(&open.groups, 1);
         }
         groups
+    }
+
+    fn gives(&self, shape: &Shape, answer: &str, sets: &BTreeSet<u128>) -> bool {
+        sets.iter().any(|set| shape.answer(&self.state(*set)) == answer)
     }
 }
 
@@ -194,6 +172,9 @@ impl Open {
 const SHOWN_ALLOWED: usize = 4;
 const SHOWN_CHANGES: usize = 12;
 
+/// Right states from which explanations are tried.
+const EXPLAINED_STATES: usize = 512;
+
 /// What there is to say about a wrong answer.
 pub fn evidence(history: &History, shape: &Shape, answer: &str, window: Window, witnesses: &Witnesses) -> Evidence {
     let mut allowed = Vec::new();
@@ -211,9 +192,25 @@ pub fn evidence(history: &History, shape: &Shape, answer: &str, window: Window, 
     }
     let earlier = history.remembered.iter().rev().take(SHOWN_CHANGES).rev();
     for change in earlier.chain(&history.changes) {
-        shown.push(line(window.0, &format!("#{}", change.number), &change.what, change.begun, change.ended));
+        shown.push(told(window.0, change));
     }
-    Evidence { states, allowed, history: shown, explanations: explanations(history, shape, answer, window) }
+    let mut explanations = explanations(history, shape, answer, window, witnesses);
+    let is_skewed = witnesses
+        .witnesses
+        .iter()
+        .any(|witness| at_many_moments(&witness.open, window).is_some_and(|sets| witness.gives(shape, answer, &sets)));
+    if is_skewed {
+        explanations.push("made of partitions as of different moments".into());
+    }
+    Evidence { states, allowed, history: shown, explanations }
+}
+
+/// A change with the rows and the amount that it adds.
+fn told(arrival: Moment, change: &Change) -> String {
+    let rows: i64 = change.delta.0.values().map(|sums| sums.rows).sum();
+    let amount: i64 = change.delta.0.values().map(|sums| sums.amount).sum();
+    let what = format!("{} ({rows:+} rows, {amount:+})", change.what);
+    line(arrival, &format!("#{}", change.number), &what, change.begun, change.ended)
 }
 
 fn line(arrival: Moment, number: &str, what: &str, begun: Moment, ended: Option<Moment>) -> String {
@@ -222,51 +219,56 @@ fn line(arrival: Moment, number: &str, what: &str, begun: Moment, ended: Option<
     format!("{number} {what}: {:+.1} ms .. {ended}", ms(begun))
 }
 
-/// Looks for a simple fault that would give the answer: an older state, one change that is missing, or twice there.
-fn explanations(history: &History, shape: &Shape, answer: &str, window: Window) -> Vec<String> {
-    let mut found = Vec::new();
-    for stocked in &history.stocked {
-        let of = |rows: &Cube<Cell>| shape.project(rows, &stocked.assortment);
-        let mut now = of(&history.settled);
-        let past: Vec<&Change> = history.remembered.iter().collect();
-        let mut after = Vec::new();
-        for change in &history.changes {
-            match change.ended {
-                Some(ended) if ended < window.0 => now.add(&of(&change.delta), 1),
-                _ => after.push(change),
+/// Looks for a simple fault that makes the answer of a right state: all of it or one partition is older, or one change is
+/// missing or there twice.
+fn explanations(history: &History, shape: &Shape, answer: &str, window: Window, witnesses: &Witnesses) -> Vec<String> {
+    let mut found = BTreeSet::new();
+    for (witness, stocked) in witnesses.witnesses.iter().zip(history.assortments(window)) {
+        let project = |change: &Change| shape.project(&change.delta, &stocked.assortment);
+        let before = |change: &&Change| change.ended.is_some_and(|ended| ended < window.0);
+        let past: Vec<&Change> = history.remembered.iter().chain(history.changes.iter().filter(before)).collect();
+        let deltas: Vec<Groups> = past.iter().map(|change| project(change)).collect();
+        let told = |change: &Change| told(window.0, change);
+        let partitions: BTreeSet<usize> = past.iter().map(|change| change.partition).collect();
+        for set in at_one_moment(&witness.open, window).unwrap_or_default().into_iter().take(EXPLAINED_STATES) {
+            let right = witness.state(set);
+            let gives = |groups: &Groups| shape.answer(groups) == answer;
+            let mut older = right.clone();
+            for (change, delta) in past.iter().zip(&deltas).rev() {
+                older.add(delta, -1);
+                if gives(&older) {
+                    found.insert(format!("a right one before {}", told(change)));
+                }
             }
-        }
-        let mut older = now.clone();
-        for change in past.iter().rev() {
-            older.add(&of(&change.delta), -1);
-            if shape.answer(&older) == answer {
-                found
-                    .push(format!("the state before {}", line(window.0, "", &change.what, change.begun, change.ended)));
+            for partition in &partitions {
+                let mut older = right.clone();
+                let own = past.iter().zip(&deltas).rev().filter(|(change, _)| change.partition == *partition);
+                for (change, delta) in own {
+                    older.add(delta, -1);
+                    if gives(&older) {
+                        found.insert(format!("a right one but for its partition before {}", told(change)));
+                    }
+                }
             }
-        }
-        for (change, times, how) in past
-            .iter()
-            .map(|c| (*c, -1, "without"))
-            .chain(past.iter().copied().chain(after.iter().copied()).map(|c| (c, 1, "with once more")))
-        {
-            let mut other = now.clone();
-            other.add(&of(&change.delta), times);
-            if shape.answer(&other) == answer {
-                let change = line(window.0, &format!("#{}", change.number), &change.what, change.begun, change.ended);
-                found.push(format!("the state at the arrival {how} {change}"));
+            let open = history.changes.iter().filter(|change| !before(change)).map(|change| (change, project(change)));
+            let all: Vec<(&Change, Groups)> = past.iter().copied().zip(deltas.clone()).chain(open).collect();
+            for (change, delta) in &all {
+                for (times, how) in [(-1, "without"), (1, "with once more")] {
+                    let mut other = right.clone();
+                    other.add(delta, times);
+                    if gives(&other) && !gives(&right) {
+                        found.insert(format!("a right one {how} {}", told(change)));
+                    }
+                }
             }
-        }
-        if !shape.joins() {
-            break;
         }
     }
-    found.truncate(SHOWN_CHANGES);
-    found
+    found.into_iter().take(SHOWN_CHANGES).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::cube::{Day, PRODUCTS, Sale};
+    use super::super::cube::{Cell, Cube, Day, PRODUCTS, Sale};
     use super::super::random::Random;
     use super::super::shape::SHAPES;
     use super::*;
@@ -310,20 +312,19 @@ mod tests {
         shape.answer(&shape.project(&rows, &[Some(1); PRODUCTS]))
     }
 
-    fn judge(history: &History, shape: &Shape, answer: &str, window: Window, moments: Moments) -> Verdict {
-        Witnesses::of(history, shape, window).judge(shape, answer, moments)
+    fn judge(history: &History, shape: &Shape, answer: &str, window: Window) -> Verdict {
+        Witnesses::of(history, shape, window).judge(shape, answer)
     }
 
     fn explained(history: &History, shape: &Shape, answer: &str, window: Window) -> Evidence {
-        assert_eq!(judge(history, shape, answer, window, Moments::One), Verdict::Wrong);
+        assert_eq!(judge(history, shape, answer, window), Verdict::Wrong);
         evidence(history, shape, answer, window, &Witnesses::of(history, shape, window))
     }
 
-    fn verdict(history: &History, window: Window, places: &[usize], moments: Moments) -> &'static str {
+    fn verdict(history: &History, window: Window, places: &[usize]) -> &'static str {
         let answer = after(history, &Shape::GrandTotal, places);
-        match judge(history, &Shape::GrandTotal, &answer, window, moments) {
+        match judge(history, &Shape::GrandTotal, &answer, window) {
             Verdict::Right { .. } => "right",
-            Verdict::Skewed { .. } => "skewed",
             Verdict::Wrong => "wrong",
             Verdict::Undecided => "undecided",
         }
@@ -331,37 +332,37 @@ mod tests {
 
     #[test]
     fn an_answer_must_be_a_state_between_arrival_and_end() {
-        use Moments::One;
         let history = history(&[(0, 10, Some(20)), (1, 30, Some(60)), (2, 40, Some(50)), (3, 90, None)]);
         // 0 was there before, 1 and 2 may or may not, 3 came later.
         for places in [&[0][..], &[0, 1], &[0, 2], &[0, 1, 2]] {
-            assert_eq!(verdict(&history, (35, 80), places, One), "right", "{places:?}");
+            assert_eq!(verdict(&history, (35, 80), places), "right", "{places:?}");
         }
         for places in [&[][..], &[1], &[1, 2], &[0, 3], &[0, 1, 2, 3]] {
-            assert_eq!(verdict(&history, (35, 80), places, One), "wrong", "{places:?}");
+            assert_eq!(verdict(&history, (35, 80), places), "wrong", "{places:?}");
         }
         // After both have ended, both are there; before they begin, neither.
-        assert_eq!(verdict(&history, (61, 80), &[0, 1, 2], One), "right");
-        assert_eq!(verdict(&history, (61, 80), &[0, 2], One), "wrong");
-        assert_eq!(verdict(&history, (21, 29), &[0], One), "right");
-        assert_eq!(verdict(&history, (21, 29), &[0, 1], One), "wrong");
+        assert_eq!(verdict(&history, (61, 80), &[0, 1, 2]), "right");
+        assert_eq!(verdict(&history, (61, 80), &[0, 2]), "wrong");
+        assert_eq!(verdict(&history, (21, 29), &[0]), "right");
+        assert_eq!(verdict(&history, (21, 29), &[0, 1]), "wrong");
         // One that is not answered yet may be seen as soon as it was sent.
-        assert_eq!(verdict(&history, (70, 95), &[0, 1, 2, 3], One), "right");
-        assert_eq!(verdict(&history, (70, 95), &[0, 1, 3], One), "wrong");
+        assert_eq!(verdict(&history, (70, 95), &[0, 1, 2, 3]), "right");
+        assert_eq!(verdict(&history, (70, 95), &[0, 1, 3]), "wrong");
     }
 
     #[test]
     fn a_later_change_is_not_seen_without_an_earlier_one() {
         let history = history(&[(0, 10, Some(20)), (1, 30, Some(40))]);
-        for moments in [Moments::One, Moments::ManyPartitions] {
-            assert_eq!(verdict(&history, (5, 50), &[0], moments), "right");
-            assert_eq!(verdict(&history, (5, 50), &[0, 1], moments), "right");
-        }
-        assert_eq!(verdict(&history, (5, 50), &[1], Moments::One), "wrong");
-        assert_eq!(verdict(&history, (5, 50), &[1], Moments::ManyPartitions), "skewed");
-        // Within one partition the order holds in any case.
-        let same = self::history(&[(1, 10, Some(20)), (1, 30, Some(40))]);
-        assert_eq!(verdict(&same, (5, 50), &[1], Moments::ManyPartitions), "wrong");
+        assert_eq!(verdict(&history, (5, 50), &[0]), "right");
+        assert_eq!(verdict(&history, (5, 50), &[0, 1]), "right");
+        assert_eq!(verdict(&history, (5, 50), &[1]), "wrong");
+        let explanations = |history: &History| {
+            let answer = after(history, &Shape::GrandTotal, &[1]);
+            explained(history, &Shape::GrandTotal, &answer, (5, 50)).explanations.pop()
+        };
+        assert_eq!(explanations(&history).unwrap(), "made of partitions as of different moments");
+        let same_partition = self::history(&[(1, 10, Some(20)), (1, 30, Some(40))]);
+        assert!(!explanations(&same_partition).unwrap_or_default().contains("different moments"));
     }
 
     #[test]
@@ -373,10 +374,7 @@ mod tests {
         for number in 0..SHAPES {
             let shape = Shape::by_chance(number, &mut random);
             let right = after(&history, &shape, &[0, 1]);
-            assert!(
-                matches!(judge(&history, &shape, &right, window, Moments::One), Verdict::Right { states: 1 }),
-                "{right}"
-            );
+            assert!(matches!(judge(&history, &shape, &right, window), Verdict::Right { states: 1 }), "{right}");
             // Another digit anywhere, a row less, a row twice, no row.
             let lines: Vec<&str> = right.lines().collect();
             let mut wrong = vec![lines[..2].join("\n") + "\n", lines[..lines.len() - 1].join("\n") + "\n"];
@@ -386,19 +384,13 @@ mod tests {
                 wrong.push(format!("{}{other}{}", &right[..at], &right[at + 1..]));
             }
             for answer in wrong.iter().filter(|answer| **answer != right) {
-                for moments in [Moments::One, Moments::ManyPartitions] {
-                    assert!(
-                        judge(&history, &shape, answer, window, moments) == Verdict::Wrong,
-                        "{}: {answer}",
-                        shape.name()
-                    );
-                }
+                assert_eq!(judge(&history, &shape, answer, window), Verdict::Wrong, "{}: {answer}", shape.name());
             }
         }
         let stale = after(&history, &Shape::ByRegion, &[]);
         let evidence = explained(&history, &Shape::ByRegion, &stale, (35, 60));
         assert_eq!((evidence.states, evidence.allowed.len()), (3, 3));
-        assert!(evidence.history.iter().any(|line| line == "#2 insert 0: -0.0 ms .. -0.0 ms"), "{evidence:?}");
+        assert!(evidence.explanations.iter().any(|text| text.starts_with("a right one without #2 insert 0 (+20 rows")));
     }
 
     #[test]
@@ -414,9 +406,7 @@ mod tests {
         let answer = |assortment| shape.answer(&shape.project(&history.settled, assortment));
         let (before, after) = (answer(&[Some(1); PRODUCTS]), answer(&other));
         assert_ne!(before, after);
-        let is_right = |answer: &str, window| {
-            matches!(judge(&history, &shape, answer, window, Moments::One), Verdict::Right { .. })
-        };
+        let is_right = |answer: &str, window| matches!(judge(&history, &shape, answer, window), Verdict::Right { .. });
         assert!(is_right(&before, (10, 20)) && !is_right(&after, (10, 20)));
         assert!(is_right(&before, (10, 45)) && is_right(&after, (10, 45)));
         assert!(!is_right(&before, (51, 60)) && is_right(&after, (51, 60)));
@@ -440,7 +430,11 @@ mod tests {
         let shape = Shape::GrandTotal;
         let lost = shape.answer(&shape.project(&all, &[None; PRODUCTS]));
         let evidence = explained(&history, &shape, &lost, (100, 130));
-        assert_eq!(evidence.explanations, ["the state at the arrival without #2 insert 1: -0.1 ms .. -0.1 ms"]);
+        let explained: Vec<&str> = evidence.explanations.iter().filter_map(|text| text.split(" (").next()).collect();
+        assert_eq!(
+            explained,
+            ["a right one but for its partition before #2 insert 1", "a right one without #2 insert 1"]
+        );
         history.answered(query);
         let number = history.begin(4, "nothing".into(), Cube::default(), 140);
         history.end(number, 150);

@@ -8,11 +8,12 @@ use hyper::Request;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use serde::Deserialize;
 use url::Url;
 
 use super::changes::Stop;
 use super::cube::PRODUCTS;
-use super::oracle::{self, Moments, Verdict, Witnesses};
+use super::oracle::{self, Verdict, Witnesses};
 use super::random::Random;
 use super::report::{Fault, Seen};
 use super::shape::{SHAPES, Shape};
@@ -20,6 +21,7 @@ use super::sidecars::{Address, Sidecars};
 use super::stage::{DATABASE, Stage};
 
 const DECISION_HEADER: &str = "x-tributary-decision";
+const QUERY_ID_HEADER: &str = "x-clickhouse-query-id";
 const FORMAT: &str = "TabSeparatedWithNamesAndTypes";
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -38,6 +40,13 @@ struct Answer {
     text: String,
     decision: String,
     way: Way,
+    /// Under which ClickHouse logs what it was sent.
+    query_id: String,
+}
+
+#[derive(Deserialize)]
+struct LogLine {
+    line: String,
 }
 
 pub struct Reader<'a> {
@@ -78,8 +87,8 @@ impl<'a> Reader<'a> {
         self.seen.fault(Fault::failed(shape, "no sidecar", "no sidecar lived long enough to answer".into()));
     }
 
-    /// Asks one sidecar and judges its answer; `None` when it was killed meanwhile.
-    pub async fn ask(&self, shape: &Shape, address: &Address) -> Option<Way> {
+    /// Asks one sidecar, judges its answer, and tells its decision; `None` when it was killed meanwhile.
+    pub async fn ask(&self, shape: &Shape, address: &Address) -> Option<String> {
         let (query, arrival) = {
             let mut history = self.stage.history();
             let now = self.stage.now();
@@ -87,31 +96,34 @@ impl<'a> Reader<'a> {
         };
         let answer = self.send(&shape.sql(), &address.url).await;
         let outcome = match answer {
-            Ok(answer) => Some(self.judge(shape, address, arrival, &answer)),
+            Ok(answer) => {
+                self.judge(shape, address, arrival, &answer).await;
+                Some(answer.decision)
+            }
             Err(_) if !self.sidecars.is_alive(address) => None,
             Err(message) => {
                 self.seen.fault(Fault::failed(shape, &format!("sidecar {}", address.sidecar), message));
-                Some(Way::Raw)
+                Some("none, as it failed".into())
             }
         };
         self.stage.history().answered(query);
         outcome
     }
 
-    fn judge(&self, shape: &Shape, address: &Address, arrival: u64, answer: &Answer) -> Way {
+    async fn judge(&self, shape: &Shape, address: &Address, arrival: u64, answer: &Answer) {
         let (witnesses, window) = {
             let history = self.stage.history();
             let window = (arrival, self.stage.now());
             (Witnesses::of(&history, shape, window), window)
         };
-        let moments = if answer.way == Way::Hybrid { Moments::ManyPartitions } else { Moments::One };
-        let verdict = witnesses.judge(shape, &answer.text, moments);
+        let verdict = witnesses.judge(shape, &answer.text);
         if verdict == Verdict::Wrong {
             let evidence = oracle::evidence(&self.stage.history(), shape, &answer.text, window, &witnesses);
-            self.seen.fault(Fault::wrong(shape, address.sidecar, &answer.decision, &answer.text, window, evidence));
+            let mut fault = Fault::wrong(shape, address.sidecar, &answer.decision, &answer.text, window, evidence);
+            fault.sent = self.sent(&answer.query_id).await;
+            self.seen.fault(fault);
         }
         self.seen.answer(shape, answer.way, &answer.decision, verdict, window);
-        answer.way
     }
 
     async fn send(&self, sql: &str, url: &str) -> Result<Answer, String> {
@@ -127,11 +139,24 @@ impl<'a> Reader<'a> {
             if !head.status.is_success() || text.contains("DB::Exception") {
                 return Err(format!("{}: {text}", head.status));
             }
-            let decision = head.headers.get(DECISION_HEADER).and_then(|value| value.to_str().ok()).unwrap_or_default();
-            Ok(Answer { text, way: way(decision), decision: decision.to_string() })
+            let header = |name| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+            let decision = header(DECISION_HEADER);
+            let (decision, query_id) = (decision.to_string(), header(QUERY_ID_HEADER).to_string());
+            Ok(Answer { text, way: way(&decision), decision, query_id })
         };
         let timeout = |_| format!("no answer within {} s", TIMEOUT.as_secs());
         tokio::time::timeout(TIMEOUT, exchange).await.map_err(timeout)?
+    }
+
+    /// What ClickHouse was sent in place of a query, and when; best effort.
+    async fn sent(&self, query_id: &str) -> Vec<String> {
+        let _ = self.stage.upstream.execute("SYSTEM FLUSH LOGS").await;
+        let sql = format!(
+            "SELECT toString(query_start_time_microseconds) || ' ' || toString(query_duration_ms) || ' ms: ' || query \
+             AS line FROM system.query_log WHERE type = 'QueryFinish' AND query_id = '{query_id}' ORDER BY line"
+        );
+        let lines = self.stage.upstream.rows::<LogLine>(&sql).await.unwrap_or_default();
+        lines.into_iter().map(|line| line.line).collect()
     }
 
     /// When nothing changes any more: whether the history knows what the tables hold. If it did not, its verdicts would

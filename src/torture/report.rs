@@ -27,6 +27,8 @@ pub struct Fault {
     pub sidecar: String,
     pub decision: String,
     pub answer: String,
+    /// What ClickHouse was sent for it, as far as it logs that.
+    pub sent: Vec<String>,
     /// How long the query took.
     pub milliseconds: u64,
     /// How many states would have been right.
@@ -46,6 +48,7 @@ impl Fault {
             sidecar: sidecar.into(),
             decision: String::new(),
             answer: message,
+            sent: Vec::new(),
             milliseconds: 0,
             states: 0,
             allowed: Vec::new(),
@@ -68,6 +71,7 @@ impl Fault {
             sidecar: format!("sidecar {sidecar}"),
             decision: decision.into(),
             answer: answer.into(),
+            sent: Vec::new(),
             milliseconds: (window.1 - window.0) / 1000,
             states: evidence.states,
             allowed: evidence.allowed,
@@ -81,6 +85,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} ({}, {} ms, {}): {}", self.kind, self.sidecar, self.milliseconds, self.decision, self.query)?;
         writeln!(f, "answer:\n{}", indented(&self.answer))?;
+        self.sent.iter().try_for_each(|sent| writeln!(f, "sent {sent}"))?;
         for allowed in &self.allowed {
             writeln!(f, "right would be (one of {}):\n{}", self.states, indented(allowed))?;
         }
@@ -109,7 +114,6 @@ struct Counts {
     wrong: u64,
     failed: u64,
     retried: u64,
-    skewed: u64,
     undecided: u64,
     amid_changes: u64,
     reasons: BTreeMap<String, u64>,
@@ -140,14 +144,10 @@ impl Seen {
             Way::View => counts.view += 1,
             Way::Hybrid => counts.hybrid += 1,
         }
-        let amid_changes = matches!(verdict, Verdict::Right { states } | Verdict::Skewed { states } if states > 1);
+        let amid_changes = matches!(verdict, Verdict::Right { states } if states > 1);
         counts.amid_changes += u64::from(way != Way::Raw && amid_changes);
         match verdict {
             Verdict::Right { states } => *counts.states.entry(states).or_default() += 1,
-            Verdict::Skewed { states } => {
-                counts.skewed += 1;
-                *counts.states.entry(states).or_default() += 1;
-            }
             Verdict::Wrong => counts.wrong += 1,
             Verdict::Undecided => counts.undecided += 1,
         }
@@ -200,8 +200,6 @@ pub struct Report {
     pub kills: u64,
     /// Queries that were asked anew because their sidecar was killed.
     pub retried: u64,
-    /// Hybrid answers with partitions as of different moments.
-    pub skewed: u64,
     /// Answers during which too many changes were under way to tell.
     pub undecided: u64,
     /// States that one answer was compared with: those that it may show.
@@ -210,6 +208,8 @@ pub struct Report {
     pub median_ms: u32,
     /// Until every shape was answered from views once nothing changed any more; `None`: that did not happen.
     pub caught_up_seconds: Option<f64>,
+    /// The last decisions about those that were not.
+    pub lagging: Vec<String>,
     pub shapes: BTreeMap<&'static str, ShapeCount>,
     pub changes: BTreeMap<&'static str, u64>,
     /// Why answers were raw, most frequent first.
@@ -243,12 +243,12 @@ impl Report {
             failed: counts.failed,
             kills: changes.get("kills").copied().unwrap_or(0),
             retried: counts.retried,
-            skewed: counts.skewed,
             undecided: counts.undecided,
             states_median: median(&counts.states),
             states_max: counts.states.last_key_value().map_or(0, |(states, _)| *states),
             median_ms: milliseconds.get(milliseconds.len() / 2).copied().unwrap_or(0),
             caught_up_seconds: None,
+            lagging: Vec::new(),
             shapes: counts.shapes.clone(),
             changes,
             raw_reasons,
@@ -257,12 +257,15 @@ impl Report {
     }
 
     /// Adds what went wrong after the changes had ended, and when the views had caught up.
-    pub fn close(&mut self, closing: &Seen, caught_up_seconds: Option<f64>) {
+    pub fn close(&mut self, closing: &Seen, caught_up: Result<f64, Vec<String>>) {
         let counts = lock(&closing.0);
         self.wrong += counts.wrong;
         self.failed += counts.failed;
         self.faults.extend(counts.faults.iter().cloned());
-        self.caught_up_seconds = caught_up_seconds;
+        match caught_up {
+            Ok(seconds) => self.caught_up_seconds = Some(seconds),
+            Err(decisions) => self.lagging = decisions,
+        }
     }
 
     /// What went wrong, in a sentence.
@@ -308,11 +311,13 @@ impl fmt::Display for Report {
         writeln!(f, "{:>9} wrong", self.wrong)?;
         writeln!(f, "{:>9} failed", self.failed)?;
         writeln!(f, "{:>9} kills of sidecars, {} queries asked anew", self.kills, self.retried)?;
-        writeln!(f, "{:>9} hybrid answers with partitions as of different moments", self.skewed)?;
         writeln!(f, "{:>9} undecided", self.undecided)?;
         match self.caught_up_seconds {
             Some(seconds) => writeln!(f, "{seconds:>9.1} s until all came from views once nothing changed")?,
-            None => writeln!(f, "          not all came from views once nothing changed")?,
+            None => {
+                writeln!(f, "          not all came from views once nothing changed:")?;
+                self.lagging.iter().try_for_each(|decision| writeln!(f, "            {decision}"))?;
+            }
         }
         writeln!(f, "\nshape                  answers  accelerated")?;
         for (name, count) in &self.shapes {

@@ -221,5 +221,5 @@ fn first_of(month: u8) -> String {
 }
 
 fn next_month(month: u8) -> String {
-    format!("2024-{:02}-01", month + 2)
+    if usize::from(month) + 1 == MONTHS { "2025-01-01".into() } else { first_of(month + 1) }
 }

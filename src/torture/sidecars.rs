@@ -9,12 +9,19 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use super::TortureError;
-use super::changes::{Outcome, Stop};
+use super::changes::Stop;
 use super::random::Random;
 use super::stage::{DATABASE, Stage, lock};
 use crate::config::UpstreamConfig;
 
 const SIDECARS: usize = 2;
+
+/// Small views are kept up to date as fast as that goes, so that few answers are raw.
+const CONFIG: &str = "maintenance:\n  interval: 300ms\n  share: 0.9\n";
+const CONFIG_FILE: &str = "tributary.yaml";
+
+/// Between two kills. A sidecar that is not killed takes over the views of one that was within 13 s.
+const KILL_AFTER_MS: (i64, i64) = (2_000, 14_000);
 
 /// From start to the line that tells the address.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -38,19 +45,22 @@ pub struct Sidecars {
     program: PathBuf,
     upstream: String,
     views: PathBuf,
-    logs: PathBuf,
+    /// For the configuration and the logs.
+    folder: PathBuf,
     slots: Vec<Mutex<Slot>>,
 }
 
 impl Sidecars {
-    pub fn new(program: &Path, upstream: &UpstreamConfig, views: &Path, logs: &Path) -> Self {
-        Self {
+    pub fn new(program: &Path, upstream: &UpstreamConfig, views: &Path, folder: &Path) -> Result<Self, TortureError> {
+        let config = folder.join(CONFIG_FILE);
+        std::fs::write(&config, CONFIG).map_err(|e| TortureError::folder(&config, e))?;
+        Ok(Self {
             program: program.into(),
             upstream: format!("{}?database={DATABASE}", upstream.url),
             views: views.into(),
-            logs: logs.into(),
+            folder: folder.into(),
             slots: (0..SIDECARS).map(|_| Mutex::default()).collect(),
-        }
+        })
     }
 
     /// Those that are up.
@@ -67,25 +77,21 @@ impl Sidecars {
         lock(&self.slots[address.sidecar]).life == address.life
     }
 
-    fn command(&self, command: &str, log: &str) -> Result<Command, TortureError> {
-        let path = self.logs.join(log);
+    async fn start(&self, sidecar: usize) -> Result<Child, TortureError> {
+        let path = self.folder.join(format!("sidecar-{sidecar}.log"));
         let log = std::fs::File::options().create(true).append(true).open(&path);
         let log = log.map_err(|e| TortureError::folder(&path, e))?;
-        let mut process = Command::new(&self.program);
-        process
-            .arg(command)
-            .args(["--upstream", &self.upstream, "--views"])
+        let mut child = Command::new(&self.program)
+            .args(["serve", "--listen-http", "127.0.0.1:0", "--upstream", &self.upstream, "--views"])
             .arg(&self.views)
+            .arg("--config")
+            .arg(self.folder.join(CONFIG_FILE))
             .stdin(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(log)
-            .kill_on_drop(true);
-        Ok(process)
-    }
-
-    async fn start(&self, sidecar: usize) -> Result<Child, TortureError> {
-        let mut command = self.command("serve", &format!("sidecar-{sidecar}.log"))?;
-        command.args(["--listen-http", "127.0.0.1:0"]).stdout(Stdio::piped());
-        let mut child = command.spawn().map_err(|e| TortureError::program(&self.program, e.to_string()))?;
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|e| TortureError::program(&self.program, e.to_string()))?;
         let mut line = String::new();
         if let Some(output) = child.stdout.take() {
             let mut output = BufReader::new(output);
@@ -93,7 +99,7 @@ impl Sidecars {
         }
         let url = line.strip_prefix("listening on ").and_then(|rest| rest.split(' ').next());
         let Some(url) = url else {
-            let why = format!("serve did not tell its address but {line:?}; see {}", self.logs.display());
+            let why = format!("serve did not tell its address but {line:?}; see {}", self.folder.display());
             return Err(TortureError::program(&self.program, why));
         };
         lock(&self.slots[sidecar]).url = Some(url.to_string());
@@ -118,12 +124,15 @@ impl Sidecars {
         stop: Stop,
     ) -> Result<Vec<Child>, TortureError> {
         while !*stop.borrow() {
-            tokio::time::sleep(Duration::from_millis(random.between(1000, 6000) as u64)).await;
+            tokio::time::sleep(Duration::from_millis(random.between(KILL_AFTER_MS.0, KILL_AFTER_MS.1) as u64)).await;
             for (sidecar, child) in children.iter_mut().enumerate() {
                 if let Ok(Some(status)) = child.try_wait() {
-                    let why = format!("sidecar {sidecar} ended by itself: {status}; see {}", self.logs.display());
+                    let why = format!("sidecar {sidecar} ended by itself: {status}; see {}", self.folder.display());
                     return Err(TortureError::program(&self.program, why));
                 }
+            }
+            if *stop.borrow() {
+                break;
             }
             let sidecar = random.below(SIDECARS);
             {
@@ -139,30 +148,5 @@ impl Sidecars {
             children[sidecar] = self.start(sidecar).await?;
         }
         Ok(children)
-    }
-
-    /// Keeps the views up to date, by a rebuild that is now and then killed.
-    pub async fn rebuild(&self, stage: &Stage, mut random: Random, stop: Stop) -> Outcome {
-        while !*stop.borrow() {
-            let mut child = self
-                .command("rebuild", "rebuild.log")?
-                .stdout(Stdio::null())
-                .spawn()
-                .map_err(|e| TortureError::program(&self.program, e.to_string()))?;
-            let patience = match random.percent(15) {
-                true => Duration::from_millis(random.between(20, 1000) as u64),
-                false => Duration::from_secs(600),
-            };
-            match tokio::time::timeout(patience, child.wait()).await {
-                Ok(Ok(status)) if status.success() => stage.count("rebuilds"),
-                Ok(_) => stage.count("failed rebuilds"),
-                Err(_) => {
-                    let _ = child.kill().await;
-                    stage.count("killed rebuilds");
-                }
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        Ok(())
     }
 }

@@ -22,7 +22,7 @@ pub const DATABASE: &str = "torture";
 const TIDE: Duration = Duration::from_secs(6);
 
 /// Rows of the first batch of each partition.
-const FIRST_ROWS: usize = 1500;
+const FIRST_ROWS: usize = 1200;
 
 /// A mutation that was interrupted is done again within this time.
 const MUTATION_TIMEOUT: Duration = Duration::from_secs(60);
@@ -115,6 +115,16 @@ impl Stage {
             stage.insert(partition, FIRST_ROWS, false, random).await?;
         }
         Ok(stage)
+    }
+
+    /// Mostly one of two that change much for a while.
+    pub fn some_partition(&self, random: &mut Random) -> &Partition {
+        let tide = (self.began.elapsed().as_millis() / TIDE.as_millis()) as usize;
+        let number = match random.percent(70) {
+            true => tide * 5 + random.below(2),
+            false => random.below(self.partitions.len()),
+        };
+        &self.partitions[number % self.partitions.len()]
     }
 
     pub fn now(&self) -> Moment {

@@ -11,6 +11,9 @@ use super::stage::Stage;
 /// Between the two halves of a file that is not written in one step.
 const HALF_WRITTEN: Duration = Duration::from_millis(60);
 
+/// Between two redefinitions. A new definition answers nothing before it is built.
+const REDEFINE_AFTER_MS: (i64, i64) = (4_000, 16_000);
+
 /// Each file has one view in several definitions, all of which answer the queries that are asked of it.
 const FILES: [(&str, &[&str]); 3] = [
     (
@@ -74,7 +77,11 @@ impl Files {
     pub async fn redefine(&self, stage: &Stage, mut random: Random, stop: Stop) -> Outcome {
         let mut latest = [0; FILES.len()];
         while !*stop.borrow() {
-            stage.pause(6000, &mut random).await;
+            tokio::time::sleep(Duration::from_millis(random.between(REDEFINE_AFTER_MS.0, REDEFINE_AFTER_MS.1) as u64))
+                .await;
+            if *stop.borrow() {
+                return Ok(());
+            }
             let at = random.below(FILES.len());
             let (name, definitions) = FILES[at];
             latest[at] = (latest[at] + 1 + random.below(definitions.len() - 1)) % definitions.len();
