@@ -20,6 +20,7 @@ mod maintain_live;
 mod maintain_loop;
 mod maintain_plan;
 mod maintain_rebuild;
+mod maintain_traps;
 mod matching;
 mod rights;
 mod shadow;
