@@ -52,6 +52,7 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
         .await?;
         if args.keep {
             eprint!("{}", stand.how_to_connect(&proxy));
+            let _serving = proxy.maintain();
             stand::interrupted().await?;
         }
         outcome

@@ -79,14 +79,15 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
         }
         if config.maintenance.enabled && !args.no_maintenance {
             let written = proxy.written.clone();
-            let settings = settings(&config.maintenance)?;
+            let settings = maintenance(&config.maintenance)?;
             tokio::spawn(Upkeep { upstream, settings, views, written, outdated, board }.run());
         }
         serve(proxy, &listen).await
     })
 }
 
-fn settings(keys: &MaintenanceKeys) -> Result<Settings, CliError> {
+/// What the configuration says about maintenance.
+pub(super) fn maintenance(keys: &MaintenanceKeys) -> Result<Settings, CliError> {
     if !(0.01..=1.0).contains(&keys.share) {
         return Err(CliError::Usage(format!("maintenance.share is {}; write a number from 0.01 to 1", keys.share)));
     }

@@ -16,10 +16,12 @@ use url::Url;
 use super::CliError;
 use super::format::OutputFormat;
 use super::rebuild::Bar;
-use crate::config::UpstreamConfig;
+use super::serve::maintenance;
+use crate::config::{MaintenanceKeys, UpstreamConfig};
 use crate::embedded::{Options, Server};
 use crate::maintain::finer;
 use crate::maintain::rebuild::{self, rebuild};
+use crate::maintain::upkeep::Upkeep;
 use crate::proxy::client::HttpUpstream;
 use crate::proxy::decider::Decider;
 use crate::proxy::http::Proxy;
@@ -134,10 +136,19 @@ impl Stand {
         let client = HttpUpstream::new(self.upstream.config().url.clone());
         let keeper = Arc::new(Keeper::new(self.upstream.clone(), client.clone(), self.views.clone()));
         keeper.clone().start().await;
+        let (views, outdated) = (keeper.views(), keeper.outdated.clone());
         let proxy = Arc::new(Proxy::new(client, Decider::Views(keeper)));
+        let upkeep = Upkeep {
+            upstream: self.upstream.clone(),
+            settings: maintenance(&MaintenanceKeys::default())?,
+            views,
+            written: proxy.written.clone(),
+            outdated,
+            board: Arc::default(),
+        };
         let (stop, stopping) = watch::channel(false);
         tokio::spawn(proxy.serve(listener, stopping));
-        Ok(Serving { url, _stop: stop })
+        Ok(Serving { url, upkeep, stop })
     }
 
     /// Where everything is, for a person who wants to try it.
@@ -198,12 +209,21 @@ Try a query of your own, and see in the answer's head what happened to it:
 /// The proxy of a stand; it ends with this.
 pub struct Serving {
     pub url: Url,
-    _stop: watch::Sender<bool>,
+    upkeep: Upkeep,
+    stop: watch::Sender<bool>,
 }
 
 #[derive(Deserialize)]
 struct Merges {
     merges: u64,
+}
+
+impl Serving {
+    /// From now on the views follow their tables, as they do under `serve`.
+    pub fn maintain(self) -> watch::Sender<bool> {
+        tokio::spawn(self.upkeep.run());
+        self.stop
+    }
 }
 
 /// A ClickHouse of our own without any tables. It must be dropped before its folder, as the second of two variables is.
