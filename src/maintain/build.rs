@@ -17,6 +17,8 @@ use super::rebuild::{Progress, RebuildError};
 use super::run::{self, Heartbeat};
 use super::sources;
 use super::states::{ALL_KEYS, KeyRange, RunWriter, States, StatesError};
+use crate::config::physical_cores;
+use crate::merge;
 use crate::upstream::Upstream;
 use crate::views::catalog::CatalogView;
 use crate::wire::Block;
@@ -261,8 +263,8 @@ impl Builder {
     }
 
     fn merge_threads(&self) -> usize {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        (cores / self.limits.jobs.max(1)).max(1)
+        let threads = merge::Options::for_cores(physical_cores()).threads;
+        (threads / self.limits.jobs.max(1)).max(1)
     }
 
     /// Builds a partition whose states do not fit into memory, one range of keys after the other, into a run of its own:

@@ -12,6 +12,11 @@ use super::{MergeError, parallel};
 /// Many times the workers, so that two rarely want the same.
 const SHARD_BITS: u32 = 6;
 
+/// On cache lines of its own, and on the one that is fetched with it: two workers wait for each other only where they want
+/// the same shard.
+#[repr(align(128))]
+struct Shard<'a, K>(Mutex<Cells<'a, K>>);
+
 pub(crate) fn merge<S: Space>(
     space: &S,
     mut batches: Batches<S::Key>,
@@ -19,7 +24,7 @@ pub(crate) fn merge<S: Space>(
 ) -> Result<Vec<Finished<S::Key>>, MergeError> {
     let digit = Digit { skip: 0, bits: SHARD_BITS };
     let states = &batches.states;
-    let shards: Vec<Mutex<Cells<'_, S::Key>>> = (0..digit.buckets()).map(|_| Mutex::new(Cells::new(states))).collect();
+    let shards: Vec<Shard<'_, S::Key>> = (0..digit.buckets()).map(|_| Shard(Mutex::new(Cells::new(states)))).collect();
     let inputs = batches.keys.iter_mut().zip(&mut batches.lanes);
     let morsels = inputs.flat_map(|(keys, lanes)| {
         let ranges = morsels(keys.len());
@@ -33,13 +38,13 @@ pub(crate) fn merge<S: Space>(
             let rows = start..end as usize;
             start = end as usize;
             if !rows.is_empty() {
-                let mut cells = shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                let mut cells = shard.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                 cells.merge(space, &morsel.keys[rows.clone()], |lane| morsel.lanes[lane].rows(rows.clone()))?;
             }
         }
         Ok::<_, MergeError>(())
     })?;
     let finish =
-        |shard: Mutex<Cells<'_, S::Key>>| shard.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).finish();
+        |shard: Shard<'_, S::Key>| shard.0.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).finish();
     Ok(shards.into_iter().map(finish).collect())
 }
