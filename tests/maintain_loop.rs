@@ -146,6 +146,37 @@ async fn a_change_of_one_partition_makes_only_that_one_be_read() {
     assert_eq!(new.partitions.keys().collect::<Vec<_>>(), ["2021"], "the new run holds one partition");
 }
 
+/// A mutation gives parts new names even where it changes nothing; contents prove that. Who looks first when the parts
+/// have been merged as well can only go by what is recorded.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_contents_prove_is_recorded_before_part_merges_hide_it() {
+    let database = Database::new("renamed");
+    tables(&database);
+    database.sql("SYSTEM STOP MERGES t");
+    database.sql("INSERT INTO t SELECT toDate('2020-01-01') + number, '1', 1 FROM numbers(300)");
+    let views = views_of(&database.upstream(), BY_KEY).await;
+    let upkeep = Loop::start(database.upstream(), views).await;
+    upkeep.catch_up("nothing").await;
+    let view = &upkeep.views[0];
+    let before = upkeep.manifest(view).await;
+    database.sql("SYSTEM START MERGES t");
+    database.sql("ALTER TABLE t DELETE WHERE k = 'nobody' SETTINGS mutations_sync = 2");
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let now = upkeep.manifest(view).await;
+        if now.body.sources[0].parts.values().flatten().all(|part| part.name.mutation > 0) {
+            assert_eq!(now.body.runs, before.body.runs, "nothing was read");
+            break;
+        }
+        assert!(Instant::now() < until, "not recorded: {:?}", now.body.sources[0].parts);
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+    database.sql("OPTIMIZE TABLE t FINAL");
+    let looker = Looker::connect(database.upstream(), vec![view.target()]).await.unwrap();
+    let coverage = looker.look(&[view.name()]).await.unwrap().coverage(view.name());
+    assert!(matches!(coverage, Coverage::Covered(_)), "{coverage:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn many_small_inserts_leave_few_runs_and_few_parts() {
     let database = Database::new("small_inserts");

@@ -27,6 +27,9 @@ struct Case {
     never_built: bool,
     #[serde(default)]
     damaged: bool,
+    /// Contents have proved since that parts bear other names.
+    #[serde(default)]
+    is_ahead: bool,
     /// A joined table, of one part before and after.
     #[serde(default)]
     joined: Option<(PartCase, PartCase)>,
@@ -66,9 +69,9 @@ fn seen(record: SourceRecord, alter_pending: bool) -> SourceSeen {
     SourceSeen { identity, server_started_at, alter_pending, parts: Arc::new(parts) }
 }
 
-fn manifest(body: Body) -> Manifest {
+fn manifest(body: Body, is_ahead: bool) -> Manifest {
     let (storage, view, commit) = ("v_0".to_string(), "v".to_string(), String::new());
-    Manifest { storage, view, version: 1, commit, committed_at_ms: 0, body }
+    Manifest { storage, view, version: 1, commit, committed_at_ms: 0, body, is_ahead }
 }
 
 #[test]
@@ -95,7 +98,7 @@ fn part_histories_give_the_steps_as_written() {
         };
         let body = Body { runs: case.runs.iter().map(run).collect(), sources: records, retired: Vec::new() };
         let damage = Staleness::StorageDamaged { run: 70, rows_expected: 5, rows_found: 4 };
-        let manifest = (!case.never_built).then(|| manifest(body));
+        let manifest = (!case.never_built).then(|| manifest(body, case.is_ahead));
         let plan = plan(manifest.as_ref(), &now, case.damaged.then_some(damage));
         let steps: Vec<String> =
             plan.steps.iter().map(|step| step.to_string().replace(" of db.t:", ":").replace("db.", "")).collect();

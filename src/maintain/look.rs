@@ -453,8 +453,9 @@ impl Shared {
                 Coverage::Stale(_) => false,
             };
             if is_proved {
-                let records = &mut Arc::make_mut(known).body.sources;
-                records.iter_mut().zip(sources).for_each(|(record, seen)| record.bring_forward(seen));
+                let known = Arc::make_mut(known);
+                known.body.sources.iter_mut().zip(sources).for_each(|(record, seen)| record.bring_forward(seen));
+                known.is_ahead = true;
                 any = true;
             }
         }

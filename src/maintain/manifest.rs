@@ -53,6 +53,9 @@ pub struct Manifest {
     /// Unix milliseconds by ClickHouse's clock.
     pub committed_at_ms: u64,
     pub body: Body,
+    /// Contents have proved since that recorded parts bear other names now, which `body` says already. Nobody else knows
+    /// before it is committed, and part merges may take the proof away.
+    pub is_ahead: bool,
 }
 
 /// What a commit says, as JSON.
@@ -380,6 +383,7 @@ impl TryFrom<Row> for Manifest {
             commit: row.commit,
             committed_at_ms: row.committed_at_ms,
             body,
+            is_ahead: false,
         })
     }
 }

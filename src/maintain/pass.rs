@@ -116,14 +116,14 @@ impl Pass {
                 _ => Vec::new(),
             })
             .collect();
-        let forgets = plan.steps.iter().any(|step| matches!(step, Step::Forget { .. }));
-        if wanted.is_empty() && !forgets {
+        let commits = plan.steps.iter().any(|step| matches!(step, Step::Forget { .. } | Step::Rename));
+        if wanted.is_empty() && !commits {
             return Ok(Passed::Idle);
         }
         let read = self.read(wanted).await?;
         let active = sources::standing_parts(&self.observer, &self.view, seen).await?;
         let read = read.proved(&active);
-        if read.parts.is_empty() && !forgets {
+        if read.parts.is_empty() && !commits {
             return Ok(Passed::Idle);
         }
         let id = run::new_id();

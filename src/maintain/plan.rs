@@ -50,6 +50,8 @@ pub enum Step {
     Read { partition: String, parts: Vec<Part>, why: Change },
     /// The rows of a stretch are gone, and so are those in runs.
     Forget { partition: String, why: Change },
+    /// Parts are recorded under the names that contents have proved to mean the same rows.
+    Rename,
     /// Nothing can be proved at present, whatever is built.
     Wait { partition: String, why: Change },
     /// Nothing can be built at present.
@@ -68,6 +70,7 @@ impl fmt::Display for Step {
                 write!(f, "read {} of partition {partition}: {why}", names.join(", "))
             }
             Step::Forget { partition, why } => write!(f, "forget blocks of partition {partition}: {why}"),
+            Step::Rename => write!(f, "record parts under their new names"),
             Step::Wait { partition, why } => write!(f, "wait for partition {partition}: {why}"),
             Step::Blocked { why } => write!(f, "wait: {why}"),
             Step::Compact { runs } => write!(f, "merge {} runs", runs.len()),
@@ -160,6 +163,9 @@ pub fn plan(manifest: Option<&Manifest>, seen: &[SourceSeen], damage: Option<Sta
         } else {
             plan.partition(&manifest.body, &rule, &id, recorded, active);
         }
+    }
+    if plan.steps.is_empty() && manifest.is_ahead {
+        plan.steps.push(Step::Rename);
     }
     plan
 }
