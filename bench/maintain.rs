@@ -37,6 +37,8 @@ struct Measured {
     rows_per_second: f64,
     /// CPU seconds of server and sidecar per million rows, until all is maintained.
     cpu_per_million: f64,
+    /// Of these the sidecar's.
+    sidecar_per_million: f64,
 }
 
 struct Stand {
@@ -58,8 +60,8 @@ fn main() {
             for (mode, measured) in &mut best {
                 let result = stand.throughput(*mode, Duration::from_secs(seconds)).await;
                 println!(
-                    "round {round} {mode:?}: {:.0} rows/s, {:.2} CPU s per million rows",
-                    result.rows_per_second, result.cpu_per_million
+                    "round {round} {mode:?}: {:.0} rows/s, {:.2} CPU s per million rows, {:.2} of them the sidecar's",
+                    result.rows_per_second, result.cpu_per_million, result.sidecar_per_million
                 );
                 measured.push(result);
             }
@@ -67,6 +69,7 @@ fn main() {
         let [none, tributary, native] = best.map(|(_, measured)| Measured {
             rows_per_second: measured.iter().map(|m| m.rows_per_second).fold(0.0, f64::max),
             cpu_per_million: measured.iter().map(|m| m.cpu_per_million).fold(f64::MAX, f64::min),
+            sidecar_per_million: measured.iter().map(|m| m.sidecar_per_million).fold(f64::MAX, f64::min),
         });
         println!(
             "inserts with 4 views, of those without: {:.1} %",
@@ -164,10 +167,11 @@ impl Stand {
         if sidecar.is_some() {
             self.covered(&views).await;
         }
-        let cpu = |sidecar: &Option<Child>| {
-            cpu_seconds(self.server.pid().unwrap()) + sidecar.as_ref().map_or(0.0, |child| cpu_seconds(child.id()))
+        let cpu = || {
+            let own = sidecar.as_ref().map_or(0.0, |child| cpu_seconds(child.id()));
+            (cpu_seconds(self.server.pid().unwrap()) + own, own)
         };
-        let cpu_before = cpu(&sidecar);
+        let before = cpu();
         let began = Instant::now();
         let mut inserts = 0;
         while began.elapsed() < time {
@@ -181,7 +185,9 @@ impl Stand {
         }
         // Part merges go on for a while, in all modes.
         tokio::time::sleep(Duration::from_secs(3)).await;
-        let cpu_per_million = (cpu(&sidecar) - cpu_before) * 1e6 / rows;
+        let after = cpu();
+        let (cpu_per_million, sidecar_per_million) =
+            ((after.0 - before.0) * 1e6 / rows, (after.1 - before.1) * 1e6 / rows);
         if let Some(mut sidecar) = sidecar {
             for view in &views {
                 let verdict = verify(&self.upstream, view).await.unwrap();
@@ -190,7 +196,7 @@ impl Stand {
             sidecar.kill().unwrap();
             sidecar.wait().unwrap();
         }
-        Measured { rows_per_second, cpu_per_million }
+        Measured { rows_per_second, cpu_per_million, sidecar_per_million }
     }
 
     async fn covered(&self, views: &[CatalogView]) {

@@ -209,7 +209,7 @@ pub struct MaintenanceKeys {
     pub interval: Time,
     /// Threads that merge states; also the number of views worked at, and of queries under way, at once.
     pub threads: u16,
-    /// The share of the time in which a view may be worked at, from 0.01 to 1.
+    /// The share of the time in which views may be worked at, all together, from 0.01 to 1.
     pub share: f64,
     /// Bytes of partial states held at once, such as `512MiB`.
     pub memory: Size,

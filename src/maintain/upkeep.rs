@@ -57,7 +57,7 @@ const HASHES: Duration = Duration::from_secs(300);
 pub struct Settings {
     /// Between two looks at the sources while nothing is known to have happened.
     pub interval: Duration,
-    /// The share of the time in which a view may be worked at: 0.1 is a tenth.
+    /// The share of the time in which views may be worked at, all together: 0.1 is a tenth.
     pub share: f64,
     pub limits: Limits,
 }
@@ -199,6 +199,8 @@ struct Keeper {
 struct Kept {
     pass: Arc<Pass>,
     is_running: bool,
+    /// Views that were begun together with it, itself included: they share the time.
+    company: usize,
     ready_at: Instant,
     back_off: Duration,
     /// A damage must be seen twice: a run may be seen in a manifest that was committed after the storage was looked at.
@@ -250,6 +252,7 @@ impl Keeper {
         let kept = Kept {
             pass: Arc::new(pass),
             is_running: false,
+            company: 1,
             ready_at: Instant::now(),
             back_off: BACK_OFF_MIN,
             damage: None,
@@ -324,6 +327,8 @@ impl Keeper {
                 Done { view: name, outcome: outcome.await, busy: began.elapsed() }
             });
         }
+        let company = self.views.iter().filter(|kept| kept.is_running).count();
+        self.views.iter_mut().for_each(|kept| kept.company = company.max(1));
         again_at
     }
 
@@ -334,7 +339,7 @@ impl Keeper {
             Ok(passed) => {
                 tracing::debug!(view = done.view, ?passed, busy_ms = done.busy.as_millis(), "maintenance");
                 let share = self.settings.share.clamp(0.01, 1.0);
-                let rest = done.busy.mul_f64((1.0 - share) / share);
+                let rest = done.busy.mul_f64(kept.company as f64 / share - 1.0);
                 // Nothing came of it: parts went away before they were read.
                 let rest = if passed == Passed::Idle { rest.max(self.settings.interval) } else { rest };
                 kept.ready_at = Instant::now() + rest;
