@@ -21,8 +21,8 @@ use crate::wire::{Block, Bytes, Data, DataType, Reader};
 const OUTPUT_ROWS: usize = 1 << 16;
 /// A piece of fewer rows is put together with its neighbour.
 const SMALL_ROWS: usize = 1 << 12;
-/// Below this many rows the two levels of `radix` cost more than they save.
-const RADIX_ROWS_MIN: usize = 1 << 14;
+/// Below this many rows the two levels of `radix` cost more than they save (bench/results/2026-11-30-2core/merge.md).
+const RADIX_ROWS_MIN: usize = 1 << 16;
 
 /// Keys of at most so many bits index a table directly.
 const DIRECT_BITS_MAX: u32 = 20;
