@@ -34,7 +34,10 @@ async fn answers_are_right_while_everything_changes() {
     assert!(report.kills >= 2, "{} kills", report.kills);
     assert!(report.answers >= 200, "{} answers", report.answers);
     assert!(report.accelerated * 10 >= report.answers, "{} of {} accelerated", report.accelerated, report.answers);
+    assert!(report.hybrid > 0 && report.accelerated > report.hybrid, "{} hybrid", report.hybrid);
+    assert!(report.accelerated_amid_changes >= 10, "{} amid changes", report.accelerated_amid_changes);
     assert_eq!(report.shapes.len(), 10);
+    assert_eq!(report.lagging, Vec::<String>::new(), "views lag behind when nothing changes any more");
     assert!(report.states_median <= 8, "an answer may be any of {} states", report.states_median);
 }
 
