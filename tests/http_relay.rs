@@ -377,6 +377,9 @@ fn requests(database: &str) -> BTreeMap<&'static str, Script> {
     all
 }
 
+/// Times that ClickHouse is asked again where its answer was another one than through the proxy.
+const REPETITIONS: usize = 10;
+
 #[test]
 fn every_request_gets_the_answer_that_it_would_get_without_the_proxy() {
     let database = support::Database::new("http_relay");
@@ -394,7 +397,10 @@ fn every_request_gets_the_answer_that_it_would_get_without_the_proxy() {
                     let failed = |name: &&&str| {
                         let script = &requests[**name];
                         let (expected, got) = (Answer::of(&script.play(direct)), Answer::of(&script.play(proxy)));
-                        (expected != got).then(|| format!("{name}:\n direct {expected:?}\n proxy  {got:?}"))
+                        // How many rows go out before a late error depends on ClickHouse's threads.
+                        let is_another = || (0..REPETITIONS).any(|_| Answer::of(&script.play(direct)) == got);
+                        let differs = expected != got && !is_another();
+                        differs.then(|| format!("{name}:\n direct {expected:?}\n proxy  {got:?}"))
                     };
                     names.iter().filter_map(|name| failed(&name)).collect::<Vec<_>>()
                 })

@@ -149,14 +149,18 @@ fn ask(address: &str) -> Result<Value, CliError> {
 fn print_text(views: &[Seen], running: Option<&Value>) {
     let width = views.iter().map(|view| view.name.len()).max().unwrap_or(0).max(4);
     println!(
-        "{:width$}  {:9} {:>5} {:>14} {:>10} {:>14} {:>9}",
+        "{:width$}  {:11} {:>5} {:>14} {:>10} {:>14} {:>9}",
         "view", "state", "runs", "rows", "MiB", "rows behind", "seconds"
     );
     for view in views {
         let Entry { state, runs, rows, rows_behind, seconds_behind, .. } = &view.entry;
-        let state = json!(state).as_str().unwrap_or_default().to_string();
+        let quarantined = running.map(|running| &running["quarantined"][&view.name]).filter(|wrong| !wrong.is_null());
+        let state = match quarantined {
+            Some(_) => "quarantined".to_string(),
+            None => json!(state).as_str().unwrap_or_default().to_string(),
+        };
         println!(
-            "{:width$}  {state:9} {runs:>5} {:>14} {:>10.1} {:>14} {seconds_behind:>9.1}",
+            "{:width$}  {state:11} {runs:>5} {:>14} {:>10.1} {:>14} {seconds_behind:>9.1}",
             view.name,
             thousands(*rows),
             view.bytes as f64 / f64::from(1 << 20),
@@ -167,6 +171,12 @@ fn print_text(views: &[Seen], running: Option<&Value>) {
         }
         let error = running.and_then(|running| running["views"][&view.name]["error"].as_str());
         error.iter().for_each(|error| println!("{:width$}  last error: {error}", ""));
+        if let Some(wrong) = quarantined {
+            let text = |key: &str| wrong[key].as_str().unwrap_or_default();
+            println!("{:width$}  wrong answer to: {}", "", text("query"));
+            println!("{:width$}  sent: {}", "", text("sent"));
+            println!("{:width$}  raw tables and view: {}", "", text("difference"));
+        }
     }
     let Some(running) = running else { return };
     let text = |key: &str| thousands(running[key].as_u64().unwrap_or(0));

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::http::Proxy;
+use super::shadow::Quarantined;
 use crate::maintain::board::Board;
 
 /// All that is shown.
@@ -60,6 +61,8 @@ impl Admin {
     fn status(&self) -> Value {
         let counters = &self.proxy.counters;
         let hits = self.proxy.tally.hits();
+        let wrong = |found: Quarantined| json!({ "query": found.query, "sent": found.rewritten, "difference": found.difference });
+        let quarantined = self.proxy.decider.quarantined().into_iter().map(|(view, found)| (view, wrong(found)));
         let views = self.board.entries().into_iter().map(|(view, entry)| {
             let mut value = json!(entry);
             value["hits"] = json!(hits.get(&view).copied().unwrap_or_default());
@@ -69,6 +72,7 @@ impl Admin {
             "upstream": self.proxy.upstream.address(),
             "upstream_error": self.board.upstream_error(),
             "views": views.collect::<serde_json::Map<_, _>>(),
+            "quarantined": quarantined.collect::<serde_json::Map<_, _>>(),
             "requests": counters.requests.load(Relaxed),
             "accelerated": counters.accelerated.load(Relaxed),
             "raw": counters.raw.load(Relaxed),

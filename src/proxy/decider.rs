@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::keeper::Keeper;
 use super::query::{Decided, Decision, IncomingQuery};
+use super::shadow::Quarantined;
 
 /// Asked once for every query that can be read.
 #[derive(Clone)]
@@ -21,6 +22,14 @@ impl Decider {
             Decider::PassThrough => Decision::Raw { reason: "no views".into() }.into(),
             Decider::Views(keeper) => keeper.decide(query).await,
             Decider::Rule(rule) => rule(&query).into(),
+        }
+    }
+
+    /// Views that gave a wrong answer and are not used.
+    pub fn quarantined(&self) -> Vec<(String, Quarantined)> {
+        match self {
+            Decider::Views(keeper) => keeper.quarantined(),
+            Decider::PassThrough | Decider::Rule(_) => Vec::new(),
         }
     }
 }

@@ -70,14 +70,12 @@ impl Shadow {
         ((before + 1.0) * self.share).floor() > (before * self.share).floor()
     }
 
-    /// Why a view whose live runs are these does not answer.
+    /// Why a view whose live runs are these does not answer. Forgets what is over.
     pub fn refusal(&self, view: &str, runs: &[u64]) -> Option<String> {
-        let quarantined = self.quarantined.get(view)?;
-        quarantined
-            .runs
-            .iter()
-            .any(|run| runs.contains(run))
-            .then(|| format!("quarantined: view {view} gave another answer than its sources"))
+        let is_over = |found: &Quarantined| !found.runs.iter().any(|run| runs.contains(run));
+        self.quarantined.remove_if(view, |_, found| is_over(found));
+        let is_quarantined = self.quarantined.contains_key(view);
+        is_quarantined.then(|| format!("quarantined: view {view} gave another answer than its sources"))
     }
 
     /// Every view that gave a wrong answer, with the last such answer.
