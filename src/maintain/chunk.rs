@@ -24,6 +24,12 @@ impl Chunk {
         self.parts.iter().map(|part| part.rows).sum()
     }
 
+    /// The partition that all parts are of, if there is only one.
+    pub fn partition(&self) -> Option<&str> {
+        let first = &self.parts.first()?.name.partition;
+        self.parts.iter().all(|part| part.name.partition == *first).then_some(first)
+    }
+
     /// The condition on the fact table, which `View::state_select` takes, that selects these parts.
     pub fn predicate(&self) -> String {
         let names: Vec<String> = self.parts.iter().map(|part| string_literal(&part.name.to_string())).collect();
