@@ -102,8 +102,7 @@ impl Stand {
 
     async fn views(&self) -> Vec<CatalogView> {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("views/ssb_flat.yaml");
-        let declared = declaration::load(&path).declarations.into_iter();
-        let catalog = catalog::resolve(&self.upstream, declared.collect()).await.unwrap();
+        let catalog = catalog::resolve(&self.upstream, declaration::load(&path)).await.unwrap();
         catalog.views.into_iter().filter(|view| VIEWS.contains(&view.name())).collect()
     }
 

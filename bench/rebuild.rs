@@ -45,7 +45,7 @@ fn main() {
     let views = runtime.block_on(async {
         ssb::ensure(&upstream, options.scale, &mut |_: &str, _: u64, _: u64| {}).await.unwrap();
         let loaded = declaration::load(Path::new(VIEWS));
-        catalog::resolve(&upstream, loaded.declarations).await.unwrap().views
+        catalog::resolve(&upstream, loaded).await.unwrap().views
     });
     let forget =
         |upstream: &Upstream| runtime.block_on(upstream.execute("DROP DATABASE IF EXISTS tributary SYNC")).unwrap();

@@ -54,7 +54,7 @@ fn start(config: UpstreamConfig) -> (u16, Arc<Keeper>) {
 async fn build(config: &UpstreamConfig) {
     let upstream = Upstream::new(config.clone());
     let loaded = declaration::parse("views.yaml".as_ref(), VIEWS.into());
-    let view = catalog::resolve(&upstream, loaded.declarations).await.unwrap().views.remove(0);
+    let view = catalog::resolve(&upstream, loaded).await.unwrap().views.remove(0);
     rebuild(&upstream, &view, &Options::default(), Arc::new(Silent)).await.unwrap();
 }
 

@@ -9,7 +9,7 @@ use tributary::maintain::rebuild::{Options, RebuildError, Report, Silent, rebuil
 use tributary::maintain::verify::{Verdict, verify};
 use tributary::proxy::accelerator::Accelerator;
 use tributary::proxy::client::HttpUpstream;
-use tributary::proxy::query::{Decision, IncomingQuery, Mode, Wish};
+use tributary::proxy::query::{Decision, IncomingQuery, Mode};
 use tributary::upstream::Upstream;
 use tributary::views::catalog::{self, CatalogView};
 use tributary::views::declaration;
@@ -34,7 +34,7 @@ pub const JOINED: &str = "
 pub async fn views_of(upstream: &Upstream, list: &str) -> Vec<CatalogView> {
     let loaded = declaration::parse("views.yaml".as_ref(), format!("views:{list}"));
     assert!(loaded.problems.is_empty(), "{:?}", loaded.problems);
-    let catalog = catalog::resolve(upstream, loaded.declarations).await.unwrap();
+    let catalog = catalog::resolve(upstream, loaded).await.unwrap();
     assert!(catalog.problems.is_empty(), "{}", catalog.problems[0]);
     catalog.views
 }
@@ -80,21 +80,13 @@ const OF_JOINED: [&str; 2] = [
 async fn answers(database: &Database, list: &str) -> BTreeSet<&'static str> {
     let upstream = database.upstream();
     let loaded = declaration::parse("views.yaml".as_ref(), format!("views:{list}"));
-    let catalog = catalog::resolve(&upstream, loaded.declarations).await.unwrap();
+    let catalog = catalog::resolve(&upstream, loaded).await.unwrap();
     let client = HttpUpstream::new(database.config().url);
     let accelerator = Accelerator::connect(upstream, client, catalog).await.unwrap();
     let mut modes = BTreeSet::new();
     for sql in if list == JOINED { &OF_JOINED[..] } else { &OF_BY_KEY[..] } {
-        let query = IncomingQuery {
-            sql: sql.to_string(),
-            database: Some(database.name.clone()),
-            settings: Vec::new(),
-            parameters: Vec::new(),
-            format: None,
-            identity: Arc::default(),
-            session_id: None,
-            wish: Wish::Normal,
-        };
+        let query =
+            IncomingQuery { sql: sql.to_string(), database: Some(database.name.clone()), ..IncomingQuery::default() };
         modes.insert(match accelerator.decide(query).await {
             Decision::View { mode, sql: rewritten, .. } => {
                 let format = |sql: &str| format!("{sql} FORMAT TSVWithNamesAndTypes");

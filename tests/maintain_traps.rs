@@ -127,6 +127,6 @@ async fn a_view_over_a_table_joined_with_itself_is_refused() {
     tables(&database, "MergeTree", "");
     let list = "views:\n  - {name: v, query: 'SELECT a.k AS k, count() AS n FROM t AS a JOIN t AS b ON a.k = b.k GROUP BY k'}\n";
     let loaded = declaration::parse("views.yaml".as_ref(), list.into());
-    let catalog = catalog::resolve(&database.upstream(), loaded.declarations).await.unwrap();
+    let catalog = catalog::resolve(&database.upstream(), loaded).await.unwrap();
     assert!(catalog.views.is_empty() && catalog.problems[0].message.contains("twice"), "{:?}", catalog.problems);
 }

@@ -58,7 +58,7 @@ fn queries_are_answered_from_views_exactly_where_a_person_said_so() {
         let loaded = declaration::parse(&path, views);
         assert!(loaded.problems.is_empty(), "{file}: {:?}", loaded.problems);
         runtime.block_on(async {
-            let catalog = catalog::resolve(&database.upstream(), loaded.declarations).await.unwrap();
+            let catalog = catalog::resolve(&database.upstream(), loaded).await.unwrap();
             assert!(catalog.problems.is_empty(), "{file}: {:?}", catalog.problems);
             for view in &catalog.views {
                 let options = rebuild::Options::default();

@@ -54,7 +54,7 @@ fn start() -> u16 {
 
 async fn build(upstream: &Upstream) {
     let loaded = declaration::parse("views.yaml".as_ref(), VIEWS.into());
-    let catalog = catalog::resolve(upstream, loaded.declarations).await.unwrap();
+    let catalog = catalog::resolve(upstream, loaded).await.unwrap();
     for view in &catalog.views {
         rebuild::rebuild(upstream, view, &rebuild::Options::default(), Arc::new(rebuild::Silent)).await.unwrap();
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tributary::maintain::rebuild::{Options, Silent, rebuild};
 use tributary::proxy::client::HttpUpstream;
 use tributary::proxy::keeper::{self, Keeper};
-use tributary::proxy::query::{Decision, IncomingQuery, Wish};
+use tributary::proxy::query::{Decision, IncomingQuery};
 
 use crate::http_serve::Served;
 use crate::maintain_live::{BY_KEY, build_by, views_of};
@@ -32,16 +32,8 @@ async fn a_view_that_gives_wrong_answers_is_quarantined_until_it_is_rebuilt() {
     let keeper = Arc::new(keeper.with(keeper::Options { verify: 1.0, ..Default::default() }));
     keeper.clone().start().await;
     let reason = async || {
-        let query = IncomingQuery {
-            sql: SQL.into(),
-            database: Some(database.name.clone()),
-            settings: Vec::new(),
-            parameters: Vec::new(),
-            format: None,
-            identity: Arc::default(),
-            session_id: None,
-            wish: Wish::Normal,
-        };
+        let query =
+            IncomingQuery { sql: SQL.into(), database: Some(database.name.clone()), ..IncomingQuery::default() };
         match keeper.decide(query).await.decision {
             Decision::Raw { reason } => reason,
             _ => String::new(),

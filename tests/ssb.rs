@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tributary::maintain::rebuild::{Options, Silent, rebuild};
 use tributary::proxy::accelerator::Accelerator;
 use tributary::proxy::client::HttpUpstream;
-use tributary::proxy::query::{Decision, IncomingQuery, Mode, Wish};
+use tributary::proxy::query::{Decision, IncomingQuery, Mode};
 use tributary::ssb::{self, QUERIES, Scale};
 use tributary::views;
 
@@ -48,7 +48,7 @@ async fn the_views_that_come_with_it_are_in_order() {
     let database = generated("ssb_views", 0.01).await;
     let loaded = views::declaration::load(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/views")));
     assert!(loaded.problems.is_empty(), "{:?}", loaded.problems);
-    let catalog = views::catalog::resolve(&database.upstream(), loaded.declarations).await.unwrap();
+    let catalog = views::catalog::resolve(&database.upstream(), loaded).await.unwrap();
     let problems: Vec<String> = catalog.problems.iter().map(ToString::to_string).collect();
     assert!(problems.is_empty(), "{}", problems.join("\n"));
     assert_eq!(catalog.views.len(), 15);
@@ -60,7 +60,7 @@ async fn the_queries_are_answered_from_views_and_rows_that_these_lack() {
     let database = generated("ssb_hybrid", 0.02).await;
     let upstream = database.upstream();
     let loaded = views::declaration::load(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/views")));
-    let catalog = views::catalog::resolve(&upstream, loaded.declarations).await.unwrap();
+    let catalog = views::catalog::resolve(&upstream, loaded).await.unwrap();
     for view in &catalog.views {
         rebuild(&upstream, view, &Options::default(), Arc::new(Silent)).await.unwrap();
     }
@@ -69,16 +69,8 @@ async fn the_queries_are_answered_from_views_and_rows_that_these_lack() {
     let accelerator = Accelerator::connect(upstream, HttpUpstream::new(database.config().url), catalog).await.unwrap();
     let mut modes = Vec::new();
     for query in QUERIES {
-        let asked = IncomingQuery {
-            sql: query.sql.into(),
-            database: Some(database.name.clone()),
-            settings: Vec::new(),
-            parameters: Vec::new(),
-            format: None,
-            identity: Arc::default(),
-            session_id: None,
-            wish: Wish::Normal,
-        };
+        let asked =
+            IncomingQuery { sql: query.sql.into(), database: Some(database.name.clone()), ..IncomingQuery::default() };
         match accelerator.decide(asked).await {
             Decision::View { mode, sql, .. } => {
                 let answer = |sql: &str| {

@@ -22,9 +22,7 @@ async fn every_fault_of_a_view_file_is_reported_with_its_place() {
             .map(|line| line.replace("{database}", &database.name))
             .collect();
         assert!(!head.is_empty(), "{} expects nothing", path.display());
-        let loaded = declaration::load(&path);
-        let mut problems = loaded.problems;
-        problems.extend(catalog::resolve(&database.upstream(), loaded.declarations).await.unwrap().problems);
+        let mut problems = catalog::resolve(&database.upstream(), declaration::load(&path)).await.unwrap().problems;
         problems.sort_by_key(|problem| problem.place);
         let found: Vec<String> = problems
             .iter()

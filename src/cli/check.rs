@@ -1,13 +1,12 @@
 //! `tributary check`: are the view declarations in order, and do the views hold what their sources hold?
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
 
 use super::CliError;
-use super::connect::{ConnectArgs, read_config};
+use super::connect::ConfiguredArgs;
 use super::format::OutputFormat;
 use crate::maintain::coverage::Staleness;
 use crate::maintain::look::{Coverage, Looker};
@@ -23,25 +22,19 @@ use crate::views::problem::Problem;
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     #[command(flatten)]
-    connect: ConnectArgs,
-    /// Configuration, such as config/tributary.yaml
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    from: ConfiguredArgs,
     /// How to print the outcome
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: OutputFormat,
 }
 
 pub fn run(args: Args) -> Result<ExitCode, CliError> {
-    let config = read_config(args.config.as_deref())?;
-    let upstream = Upstream::new(args.connect.upstream_over(&config)?);
-    let views = args.connect.views_over(&config);
+    let (_, upstream, views) = args.from.read()?;
+    let upstream = Upstream::new(upstream);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::failed)?;
     let (catalog, states) = runtime.block_on(async {
         Observer::connect(upstream.clone()).await.map_err(CliError::failed)?;
-        let loaded = declaration::load(&views);
-        let mut catalog = catalog::resolve(&upstream, loaded.declarations).await.map_err(CliError::failed)?;
-        catalog.problems.splice(0..0, loaded.problems);
+        let catalog = catalog::resolve(&upstream, declaration::load(&views)).await.map_err(CliError::failed)?;
         let states = states(&upstream, &catalog.views).await?;
         Ok::<_, CliError>((catalog, states))
     })?;

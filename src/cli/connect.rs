@@ -1,6 +1,6 @@
 //! The options with which every command finds ClickHouse and the view declarations.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 
@@ -27,9 +27,25 @@ pub struct ConnectArgs {
     pub views: Option<PathBuf>,
 }
 
-/// The configuration file, if one is named.
-pub fn read_config(path: Option<&Path>) -> Result<Config, CliError> {
-    path.map_or(Ok(Config::default()), Config::read).map_err(|e| CliError::Usage(e.to_string()))
+/// The same, for commands that take a configuration file as well.
+#[derive(Debug, Clone, Args)]
+pub struct ConfiguredArgs {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    /// Configuration, such as config/tributary.yaml
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl ConfiguredArgs {
+    /// What the file says, and with the options put over it: the upstream, and where the view declarations are.
+    pub fn read(&self) -> Result<(Config, UpstreamConfig, PathBuf), CliError> {
+        let config = self.config.as_deref().map_or(Ok(Config::default()), Config::read);
+        let config = config.map_err(|e| CliError::Usage(e.to_string()))?;
+        let upstream = self.connect.upstream_over(&config)?;
+        let views = self.connect.views_over(&config);
+        Ok((config, upstream, views))
+    }
 }
 
 impl ConnectArgs {
@@ -39,7 +55,7 @@ impl ConnectArgs {
     }
 
     /// As [`ConnectArgs::upstream`], with what a configuration file says where no option does.
-    pub fn upstream_over(&self, file: &Config) -> Result<UpstreamConfig, CliError> {
+    fn upstream_over(&self, file: &Config) -> Result<UpstreamConfig, CliError> {
         let (address, source) = match (&self.upstream, &file.upstream.url) {
             (Some(address), _) => (address.as_str(), "--upstream"),
             (None, Some(address)) => (address.as_str(), "upstream.url"),
@@ -61,7 +77,7 @@ impl ConnectArgs {
     }
 
     /// Where the view declarations are: the option, the configuration file's key, or the folder `views`.
-    pub fn views_over(&self, file: &Config) -> PathBuf {
+    fn views_over(&self, file: &Config) -> PathBuf {
         self.views.clone().or_else(|| file.views.clone()).unwrap_or_else(|| "views".into())
     }
 }

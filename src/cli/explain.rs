@@ -9,7 +9,7 @@ use clap::Args as ClapArgs;
 use serde_json::{Value, json};
 
 use super::CliError;
-use super::connect::{ConnectArgs, read_config};
+use super::connect::ConfiguredArgs;
 use super::explain_offline as offline;
 use super::format::OutputFormat;
 use crate::config::UpstreamConfig;
@@ -17,7 +17,7 @@ use crate::maintain::look::Coverage;
 use crate::matching::plan::Plan;
 use crate::proxy::accelerator::{Accelerator, Explanation};
 use crate::proxy::client::HttpUpstream;
-use crate::proxy::query::{Decision, Identity, IncomingQuery, Mode, Wish};
+use crate::proxy::query::{Decision, Identity, IncomingQuery, Mode};
 use crate::upstream::Upstream;
 use crate::views::catalog;
 use crate::views::declaration;
@@ -32,10 +32,7 @@ pub struct Args {
     #[arg(value_name = "QUERY")]
     query: String,
     #[command(flatten)]
-    connect: ConnectArgs,
-    /// Configuration, such as config/tributary.yaml
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    from: ConfiguredArgs,
     /// Value of a {name:Type} parameter of the query; may be given several times
     #[arg(long = "param", value_name = "NAME=VALUE", value_parser = pair)]
     parameters: Vec<(String, String)>,
@@ -59,14 +56,12 @@ fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 pub fn run(args: Args) -> Result<ExitCode, CliError> {
-    let config = read_config(args.config.as_deref())?;
-    let upstream = args.connect.upstream_over(&config)?;
+    let (config, upstream, views) = args.from.read()?;
     let mut sql = args.query;
     if sql == "-" {
         sql.clear();
         std::io::stdin().read_to_string(&mut sql).map_err(|e| CliError::Usage(format!("standard input: {e}")))?;
     }
-    let views = args.connect.views_over(&config);
     if let Some(schema) = &args.schema {
         let explanation = offline::explain(&sql, schema, &views, &upstream.database, &args.settings)?;
         return print(&explanation, &sql, args.format);
@@ -76,18 +71,16 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
         database: Some(upstream.database.clone()),
         settings: args.settings,
         parameters: args.parameters,
-        format: None,
         identity: Arc::new(identity(&upstream)),
-        session_id: None,
-        wish: Wish::Normal,
+        ..IncomingQuery::default()
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::failed)?;
     let explanation = runtime.block_on(async {
         let loaded = declaration::load(&views).with_default(config.consistency);
         let client = HttpUpstream::new(upstream.url.clone());
         let upstream = Upstream::new(upstream);
-        let catalog = catalog::resolve(&upstream, loaded.declarations).await.map_err(CliError::failed)?;
-        for problem in loaded.problems.iter().chain(&catalog.problems) {
+        let catalog = catalog::resolve(&upstream, loaded).await.map_err(CliError::failed)?;
+        for problem in &catalog.problems {
             eprintln!("error: {problem}\n");
         }
         let accelerator = Accelerator::connect(upstream, client, catalog).await.map_err(CliError::failed)?;

@@ -1,7 +1,6 @@
 //! `tributary rebuild`: builds views from their sources.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::CliError;
 use super::check::{problem_json, thousands};
-use super::connect::{ConnectArgs, read_config};
+use super::connect::ConfiguredArgs;
 use super::format::OutputFormat;
 use crate::config::Size;
 use crate::maintain::finer;
@@ -35,10 +34,7 @@ pub struct Args {
     #[arg(value_name = "VIEW")]
     views_named: Vec<String>,
     #[command(flatten)]
-    connect: ConnectArgs,
-    /// Configuration, such as config/tributary.yaml
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    from: ConfiguredArgs,
     /// Only this partition of the source, by the partition id that system.parts shows; may be repeated
     #[arg(long, value_name = "ID")]
     partition: Vec<String>,
@@ -70,15 +66,12 @@ struct Outcome {
 }
 
 pub fn run(args: Args) -> Result<ExitCode, CliError> {
-    let config = read_config(args.config.as_deref())?;
-    let upstream = Upstream::new(args.connect.upstream_over(&config)?);
-    let views = args.connect.views_over(&config);
+    let (_, upstream, views) = args.from.read()?;
+    let upstream = Upstream::new(upstream);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CliError::failed)?;
     let (previews, catalog, outcomes) = runtime.block_on(async {
         Observer::connect(upstream.clone()).await.map_err(CliError::failed)?;
-        let loaded = declaration::load(&views);
-        let mut catalog = catalog::resolve(&upstream, loaded.declarations).await.map_err(CliError::failed)?;
-        catalog.problems.splice(0..0, loaded.problems);
+        let catalog = catalog::resolve(&upstream, declaration::load(&views)).await.map_err(CliError::failed)?;
         let chosen = finer::order(choose(&catalog, &args.views_named)?);
         if args.dry_run {
             return Ok((preview_all(&upstream, &catalog, &chosen, &args).await?, catalog, Vec::new()));

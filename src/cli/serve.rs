@@ -1,6 +1,5 @@
 //! `tributary serve`: the proxy.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -11,8 +10,8 @@ use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;
 
 use super::CliError;
-use super::connect::ConnectArgs;
-use crate::config::{Config, DEFAULT_LISTEN_HTTP, MaintenanceKeys};
+use super::connect::ConfiguredArgs;
+use crate::config::{DEFAULT_LISTEN_HTTP, MaintenanceKeys};
 use crate::maintain::board::Board;
 use crate::maintain::pass::Limits;
 use crate::maintain::upkeep::{Settings, Upkeep};
@@ -31,10 +30,7 @@ use crate::upstream::Upstream;
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     #[command(flatten)]
-    connect: ConnectArgs,
-    /// Configuration, such as config/tributary.yaml
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    from: ConfiguredArgs,
     /// Where HTTP clients connect [default: 127.0.0.1:8124]
     #[arg(long, value_name = "ADDR")]
     listen_http: Option<String>,
@@ -50,16 +46,12 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<ExitCode, CliError> {
-    let config = match &args.config {
-        Some(path) => Config::read(path).map_err(|e| CliError::Usage(e.to_string()))?,
-        None => Config::default(),
-    };
+    let (config, upstream, _) = args.from.read()?;
     start_logging(args.log.as_deref().or(config.log.as_deref()).unwrap_or("info"))?;
-    let upstream = args.connect.upstream_over(&config)?;
     let listen = args.listen_http.or(config.listen.http).unwrap_or_else(|| DEFAULT_LISTEN_HTTP.into());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CliError::failed)?;
     let options = Options { consistency: config.consistency, verify: config.verify };
-    let views = args.connect.views.or(config.views);
+    let views = args.from.connect.views.or(config.views);
     runtime.block_on(async {
         let client = HttpUpstream::new(upstream.url.clone());
         let Some(path) = views else {

@@ -113,8 +113,8 @@ impl Stand {
     /// Builds the views; partitions that are built already are left alone.
     pub async fn rebuild(&self) -> Result<(), CliError> {
         let loaded = declaration::load(&self.views);
-        let catalog = catalog::resolve(&self.upstream, loaded.declarations).await.map_err(CliError::failed)?;
-        if let Some(problem) = loaded.problems.iter().chain(&catalog.problems).next() {
+        let catalog = catalog::resolve(&self.upstream, loaded).await.map_err(CliError::failed)?;
+        if let Some(problem) = catalog.problems.first() {
             return Err(CliError::failed(problem));
         }
         let views = finer::order(catalog.views);

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::CliError;
 use super::check::thousands;
-use super::connect::{ConnectArgs, read_config};
+use super::connect::ConfiguredArgs;
 use super::format::OutputFormat;
 use crate::maintain::board::{Board, Entry};
 use crate::maintain::look::Looker;
@@ -33,10 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     #[command(flatten)]
-    connect: ConnectArgs,
-    /// Configuration, such as config/tributary.yaml
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    from: ConfiguredArgs,
     /// The admin listener of a running Tributary
     #[arg(long, value_name = "ADDR")]
     admin: Option<String>,
@@ -46,15 +42,12 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<ExitCode, CliError> {
-    let config = read_config(args.config.as_deref())?;
-    let upstream = Upstream::new(args.connect.upstream_over(&config)?);
-    let path = args.connect.views_over(&config);
+    let (config, upstream, views) = args.from.read()?;
+    let upstream = Upstream::new(upstream);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::failed)?;
     let (views, problems) = runtime.block_on(async {
-        let loaded = declaration::load(&path);
-        let catalog = catalog::resolve(&upstream, loaded.declarations).await.map_err(CliError::failed)?;
-        let problems = loaded.problems.len() + catalog.problems.len();
-        Ok::<_, CliError>((seen(&upstream, &catalog.views).await?, problems))
+        let catalog = catalog::resolve(&upstream, declaration::load(&views)).await.map_err(CliError::failed)?;
+        Ok::<_, CliError>((seen(&upstream, &catalog.views).await?, catalog.problems.len()))
     })?;
     let running = match args.admin.or(config.listen.admin) {
         Some(address) => Some(ask(&address)?),

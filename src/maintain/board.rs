@@ -1,11 +1,12 @@
 //! How far maintenance is with each view, for `tributary status` and for whoever asks the running process.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
+use super::lock;
 use super::plan::{Plan, Step};
 use super::sight::Sight;
 
@@ -62,13 +63,12 @@ impl Board {
         let mut entries = lock(&self.entries);
         let before = entries.remove(view);
         let rows_behind = plan.rows_behind();
-        let builds = |step: &Step| matches!(step, Step::BuildAll { .. } | Step::Build { .. });
         let error = before.as_ref().and_then(|before| before.error.clone());
         let state = match plan.steps.first() {
             None => State::Current,
             Some(_) if error.is_some() => State::Failing,
             Some(Step::Blocked { .. }) => State::Blocked,
-            Some(_) if plan.steps.iter().any(builds) => State::Building,
+            Some(_) if plan.builds() => State::Building,
             Some(_) => State::Behind,
         };
         let is_behind = !matches!(state, State::Current);
@@ -147,8 +147,4 @@ impl Board {
 fn seconds_since(second: u64) -> f64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     now.saturating_sub(Duration::from_secs(second)).as_secs_f64()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

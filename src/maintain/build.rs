@@ -2,7 +2,7 @@
 //! parts stood still, merges, writes.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use super::chunk::{self, Chunk};
 use super::coverage::{Parts, SourceSeen};
 use super::finer::Finer;
+use super::lock;
 use super::manifest::{Run, Store};
 use super::observe::Observer;
 use super::part::Part;
@@ -385,8 +386,4 @@ fn batches(parts: &Parts, partitions: &[String], rows_max: u64) -> VecDeque<Vec<
         }
     }
     batches.into_iter().map(|(_, batch)| batch).collect()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::failpoint;
-use super::manifest::{Commit, Manifest, Run, Store};
+use super::manifest::{Manifest, Run, Store};
 use super::plan;
 use super::rebuild::RebuildError;
 use super::run::{self, Heartbeat};
@@ -56,14 +56,11 @@ impl Compactor<'_> {
             body.runs = others;
             body.retire(Some(manifest), self.store.now_ms().await?);
             let storage = &view.storage.name.table;
-            match self.store.commit(storage, view.name(), Some(manifest), &body).await? {
-                Commit::Won(manifest) => {
-                    failpoint::reach("compaction.committed");
-                    Ok(Some(manifest))
-                }
-                // A commit of ours that was followed at once by another one looks the same at first.
-                Commit::Lost => Ok(self.store.latest(storage).await?.filter(|latest| latest.body.has_seen(id))),
+            let committed = self.store.commit_runs(storage, view.name(), Some(manifest), &body, &[id]).await?;
+            if committed.is_some() {
+                failpoint::reach("compaction.committed");
             }
+            Ok(committed)
         };
         let outcome: Result<Option<Manifest>, RebuildError> = outcome.await;
         if !matches!(outcome, Ok(Some(_))) {
@@ -80,8 +77,6 @@ impl Compactor<'_> {
             let blocks = self.states.read_runs(runs, range).await?;
             writer.write(self.states.merge_aside(blocks, threads).await?).await?;
         }
-        writer.flush().await?;
-        self.states.expect_rows(id, writer.rows()).await?;
-        Ok(writer.rows())
+        Ok(writer.finish().await?)
     }
 }

@@ -9,12 +9,14 @@
 //! view's manifest proves about its rows holds for these as well, so the new run records its parts.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use super::coverage::{self, Parts, SourceSeen};
 use super::manifest::{Manifest, Run, Store};
 use super::observe::Observer;
 use super::rebuild::{RebuildError, usable};
 use super::sources;
+use crate::matching::block::Block;
 use crate::matching::view::ColumnKind;
 use crate::upstream::Upstream;
 use crate::views::catalog::CatalogView;
@@ -58,14 +60,13 @@ impl Finer {
 /// do not hold the same rows of the source, or where `fine` is no finer.
 pub fn derivation(coarse: &CatalogView, fine: &CatalogView) -> Option<Vec<usize>> {
     let (of_coarse, of_fine) = (&coarse.view.block, &fine.view.block);
-    let keys = |conjuncts: &[crate::matching::normal::Keyed]| -> HashSet<std::sync::Arc<str>> {
-        conjuncts.iter().map(|conjunct| conjunct.key.clone()).collect()
-    };
-    let joins = |block: &crate::matching::block::Block| -> Vec<_> {
+    let filters =
+        |block: &Block| -> HashSet<Arc<str>> { block.conjuncts.iter().map(|conjunct| conjunct.key.clone()).collect() };
+    let joins = |block: &Block| -> Vec<_> {
         block.outer_joins.iter().map(|(right, kind, on)| (*right, *kind, on.key.clone())).collect()
     };
     let same_rows = coarse.view.tables == fine.view.tables
-        && keys(&of_coarse.conjuncts) == keys(&of_fine.conjuncts)
+        && filters(of_coarse) == filters(of_fine)
         && joins(of_coarse) == joins(of_fine);
     if !same_rows || fineness(coarse) >= fineness(fine) {
         return None;
@@ -103,6 +104,9 @@ pub async fn choose(
     partitions: &[String],
 ) -> Result<Option<Finer>, RebuildError> {
     let mut best: Option<Finer> = None;
+    if partitions.is_empty() {
+        return Ok(best);
+    }
     for fine in candidates {
         let Some(columns) = derivation(view, fine) else { continue };
         let Some(manifest) = store.latest(&fine.storage.name.table).await? else { continue };

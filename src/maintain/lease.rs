@@ -6,12 +6,13 @@
 //! manifests name their predecessor as well.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
+use super::lock;
 use super::manifest::{ManifestError, Store, TABLE};
 use super::run::{SignsOfLife, this_process};
 use crate::sql::render::string_literal;
@@ -138,8 +139,4 @@ impl Claim {
         let rows = self.upstream.rows::<Row>(&sql).await?.into_iter();
         Ok(rows.map(|row| (row.storage.trim_start_matches(PREFIX).to_string(), row)).collect())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

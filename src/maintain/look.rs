@@ -8,12 +8,13 @@
 //! then, as grants are.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
 use super::coverage::{SourceSeen, Staleness};
+use super::lock;
 use super::manifest::{Manifest, ManifestError, Store};
 use super::observe::{
     Clock, Definition, ObserveError, Observer, RowPolicy, TableParts, TableRow, rows_by_run, storage_table,
@@ -80,18 +81,21 @@ impl Look {
         if self.policies != earlier.policies {
             return Err("row policies have changed".into());
         }
-        let (Some(then), Some(now)) = (earlier.views.get(view), self.views.get(view)) else {
-            return Err(format!("view {view} was not looked at"));
-        };
+        let (then, now) = self.with(earlier, view)?;
         now.confirms(then).map_err(|why| format!("stale: view {view}: {why}"))
     }
 
     /// Whether the runs that an `earlier` look named are all there still; else which is not.
     pub fn has_runs_of(&self, earlier: &Look, view: &str) -> Result<(), String> {
-        let (Some(then), Some(now)) = (earlier.views.get(view), self.views.get(view)) else {
-            return Err(format!("view {view} was not looked at"));
-        };
+        let (then, now) = self.with(earlier, view)?;
         now.has_runs_of(then).map_err(|why| format!("view {view}: {why}"))
+    }
+
+    /// A view as an earlier look and this one show it.
+    fn with<'a>(&'a self, earlier: &'a Look, view: &str) -> Result<(&'a Sight, &'a Sight), String> {
+        let both = earlier.views.get(view).zip(self.views.get(view));
+        let (then, now) = both.ok_or_else(|| format!("view {view} was not looked at"))?;
+        Ok((then, now))
     }
 
     /// Whether another look saw the same of a view's sources.
@@ -492,8 +496,4 @@ fn source_seen(used: &SourceUse, seen: &Seen, definitions: &Definitions) -> Resu
         alter_pending: row.alter_pending,
         parts: parts.parts,
     })
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -118,6 +118,11 @@ fn partitions_of_any_version<'de, D: Deserializer<'de>>(from: D) -> Result<BTree
     })
 }
 
+/// Rows of runs that do not count, as (run, source partition).
+pub fn dead(runs: &[Run]) -> Vec<(u64, String)> {
+    runs.iter().flat_map(|run| run.dead.iter().map(|partition| (run.id, partition.clone()))).collect()
+}
+
 impl Run {
     /// From now on the rows of a partition do not count.
     pub fn bury(&mut self, partition: &str) {
@@ -163,7 +168,7 @@ impl Body {
     /// Rows of live runs that do not count, as (run, source partition). A reader's condition is
     /// `_run IN (runs) AND (_run, _sp) NOT IN (dead)`.
     pub fn dead(&self) -> Vec<(u64, String)> {
-        self.runs.iter().flat_map(|run| run.dead.iter().map(|partition| (run.id, partition.clone()))).collect()
+        dead(&self.runs)
     }
 
     /// Runs of `before` that are no longer live, and live ones without rows that count, wait from now on to be dropped.
@@ -326,6 +331,23 @@ impl Store {
             Some(latest) if latest.commit == commit => Ok(Commit::Won(latest)),
             _ => Ok(Commit::Lost),
         }
+    }
+
+    /// As [`Store::commit`], for a body that names new `runs`; `None`: another commit came first.
+    pub async fn commit_runs(
+        &self,
+        storage: &str,
+        view: &str,
+        predecessor: Option<&Manifest>,
+        body: &Body,
+        runs: &[u64],
+    ) -> Result<Option<Manifest>, ManifestError> {
+        if let Commit::Won(manifest) = self.commit(storage, view, predecessor, body).await? {
+            return Ok(Some(manifest));
+        }
+        // A commit of ours that was followed at once by another one looks the same at first.
+        let seen = |latest: &Manifest| runs.iter().any(|run| latest.body.has_seen(*run));
+        Ok(self.latest(storage).await?.filter(seen))
     }
 
     /// Writes a row unless another one has its version; whoever reads the commit id back that this returns has won.

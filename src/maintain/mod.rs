@@ -1,8 +1,10 @@
 //! Keeps views: which parts of the sources their runs hold, whether that is still what the sources hold, and how to
 //! build runs anew.
 //!
-//! [`part`], [`coverage`], [`cut`] and [`sight`] are pure. [`manifest`] is the record of what was built, [`look`] reads what is there now,
-//! [`rebuild`] makes the second equal to the first.
+//! [`part`], [`coverage`], [`cut`], [`plan`] and [`sight`] are pure. [`manifest`] is the record of what was built,
+//! [`look`] reads what is there now, [`rebuild`] and, step by step, [`upkeep`] make the first equal to the second.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub mod board;
 pub mod build;
@@ -27,3 +29,8 @@ pub mod sources;
 pub mod states;
 pub mod upkeep;
 pub mod verify;
+
+/// Locks. What these mutexes guard is whole at every moment, so a panic elsewhere is no reason to stop.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::chunk;
 use super::compact::Compactor;
 use super::coverage::Parts;
-use super::manifest::{Commit, Manifest, Run, Store};
+use super::manifest::{Manifest, Run, Store};
 use super::observe::Observer;
 use super::part::Part;
 use super::plan::{self, Plan, READ_ROWS_MAX, Step, blocks_of};
@@ -184,28 +184,17 @@ impl Pass {
         }
         body.retire(Some(manifest), self.store.now_ms().await?);
         let storage = &self.view.storage.name.table;
-        Ok(match self.store.commit(storage, self.view.name(), Some(manifest), &body).await? {
-            Commit::Won(manifest) => Some((manifest, rows_read)),
-            Commit::Lost => {
-                // A commit of ours that was followed at once by another one looks the same at first.
-                let latest = self.store.latest(storage).await?;
-                latest.filter(|latest| latest.body.has_seen(id)).map(|latest| (latest, rows_read))
-            }
-        })
+        let committed = self.store.commit_runs(storage, self.view.name(), Some(manifest), &body, &[id]).await?;
+        Ok(committed.map(|manifest| (manifest, rows_read)))
     }
 
     async fn write(&self, blocks: Vec<Block>, id: u64) -> Result<u64, RebuildError> {
         if blocks.is_empty() {
             return Ok(0);
         }
-        let (states, threads) = (self.states.clone(), self.limits.threads);
-        let merged = tokio::task::spawn_blocking(move || states.merge(blocks, threads));
-        let merged = merged.await.map_err(|e| RebuildError::Task(e.to_string()))?.map_err(StatesError::from)?;
         let mut writer = self.states.writer(id);
-        writer.write(merged).await?;
-        writer.flush().await?;
-        self.states.expect_rows(id, writer.rows()).await?;
-        Ok(writer.rows())
+        writer.write(self.states.merge_aside(blocks, self.limits.threads).await?).await?;
+        Ok(writer.finish().await?)
     }
 
     /// Merges runs as long as there are too many of one level; returns the latest version.

@@ -17,7 +17,7 @@ use super::compact::Compactor;
 use super::coverage::{self, Parts, SourceRecord, SourceSeen};
 use super::finer::{self, Finer};
 use super::look::LookError;
-use super::manifest::{Blocks, Commit, Manifest, ManifestError, Run, Store};
+use super::manifest::{Blocks, Manifest, ManifestError, Run, Store};
 use super::observe::{ObserveError, Observer, rows_by_run};
 use super::plan::blocks_of;
 use super::run;
@@ -308,16 +308,9 @@ impl Job<'_> {
         body.sources = records;
         // Without a usable manifest none of its runs stays.
         body.retire(manifest, self.store.now_ms().await?);
-        Ok(match self.store.commit(self.storage(), self.view.name(), manifest, &body).await? {
-            Commit::Won(manifest) => Some((manifest, built)),
-            Commit::Lost => {
-                // A commit of ours that was followed at once by another one looks the same at first.
-                let latest = self.store.latest(self.storage()).await?;
-                let ours = builder.runs().await;
-                let seen = |latest: &Manifest| ours.iter().any(|run| latest.body.has_seen(*run));
-                latest.filter(seen).map(|latest| (latest, built))
-            }
-        })
+        let runs = builder.runs().await;
+        let committed = self.store.commit_runs(self.storage(), self.view.name(), manifest, &body, &runs).await?;
+        Ok(committed.map(|manifest| (manifest, built)))
     }
 
     /// Merges small runs, so that many rebuilds leave few.

@@ -14,13 +14,14 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
+use std::sync::{LazyLock, Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use foldhash::fast::RandomState;
 use serde::Deserialize;
 use tokio::task::JoinHandle;
 
+use super::lock;
 use crate::sql::render::string_literal;
 use crate::upstream::{Upstream, UpstreamError};
 
@@ -223,10 +224,6 @@ impl Drop for Heartbeat {
         self.task.abort();
         lock(&OWN_RUNS).remove(&self.run);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

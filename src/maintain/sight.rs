@@ -90,6 +90,14 @@ impl Sight {
         Ok(())
     }
 
+    /// Rows of live runs that somebody took away.
+    pub(super) fn damage(&self) -> Option<Staleness> {
+        match &self.coverage {
+            Coverage::Stale(damage @ Staleness::StorageDamaged { .. }) => Some(damage.clone()),
+            _ => None,
+        }
+    }
+
     /// Whether the runs that an earlier look named are all there still.
     pub(super) fn has_runs_of(&self, then: &Sight) -> Result<(), Staleness> {
         let Some(manifest) = &then.manifest else { return Err(Staleness::NeverBuilt) };

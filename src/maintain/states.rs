@@ -9,8 +9,9 @@ use serde::Deserialize;
 use super::chunk::Chunk;
 use super::failpoint;
 use super::finer::Finer;
-use super::manifest::{Run, Store};
+use super::manifest::{Run, Store, dead};
 use super::rebuild::RebuildError;
+use crate::matching::rewrite;
 use crate::matching::schema::TableName;
 use crate::merge::{self, Layout, MergeError};
 use crate::sql::lexer::backquote;
@@ -305,21 +306,10 @@ impl States {
     }
 }
 
-/// The condition that selects those rows of some runs that count; nothing for no runs.
+/// The condition that selects those rows of some runs that count.
 fn that_count(runs: &[Run]) -> String {
-    if runs.is_empty() {
-        return "0".into();
-    }
-    let ids: Vec<String> = runs.iter().map(|run| run.id.to_string()).collect();
-    let dead: Vec<String> = runs
-        .iter()
-        .flat_map(|run| run.dead.iter().map(|partition| format!("({}, {})", run.id, string_literal(partition))))
-        .collect();
-    let mut condition = format!("{RUN} IN ({})", ids.join(", "));
-    if !dead.is_empty() {
-        condition += &format!(" AND ({RUN}, {SOURCE_PARTITION}) NOT IN ({})", dead.join(", "));
-    }
-    condition
+    let ids: Vec<u64> = runs.iter().map(|run| run.id).collect();
+    rewrite::that_count("", &ids, &dead(runs))
 }
 
 /// Drops runs from a storage table, whose quoted name is given.
@@ -386,6 +376,13 @@ impl RunWriter {
             }
         }
         Ok(())
+    }
+
+    /// Sends the rest, and makes sure that ClickHouse took all rows; returns their number.
+    pub async fn finish(mut self) -> Result<u64, StatesError> {
+        self.flush().await?;
+        self.states.expect_rows(self.run, self.rows).await?;
+        Ok(self.rows)
     }
 
     /// Sends what was collected.

@@ -22,7 +22,7 @@ use super::pass::{Limits, Pass, Passed};
 use super::plan::{Plan, plan};
 use super::rebuild::RebuildError;
 use super::run;
-use super::sight::{Coverage, Sight};
+use super::sight::Sight;
 use super::sources;
 use super::states::States;
 use crate::config::Consistency;
@@ -396,10 +396,7 @@ impl Kept {
     }
 
     fn plan(&mut self, sight: &Sight) -> Plan {
-        let damage = match &sight.coverage {
-            Coverage::Stale(damage @ Staleness::StorageDamaged { .. }) => Some(damage.clone()),
-            _ => None,
-        };
+        let damage = sight.damage();
         let is_new = damage.is_some() && self.damage != damage;
         self.damage = damage;
         // It cannot be told yet what a restart has left.
@@ -420,11 +417,7 @@ pub fn plan_of(view: &CatalogView, sight: &Sight) -> Plan {
         Err(Staleness::NoParts { .. }) if view.declaration.consistency == Some(Consistency::Manual) => &Vec::new(),
         Err(why) => return Plan::blocked(why.clone()),
     };
-    let damage = match &sight.coverage {
-        Coverage::Stale(damage @ Staleness::StorageDamaged { .. }) => Some(damage.clone()),
-        _ => None,
-    };
-    plan(sight.manifest.as_deref(), seen, damage)
+    plan(sight.manifest.as_deref(), seen, sight.damage())
 }
 
 fn longer(back_off: Duration) -> Duration {

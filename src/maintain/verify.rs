@@ -3,13 +3,13 @@
 use serde::Deserialize;
 
 use super::look::{Coverage, Covered, LookError, Looker};
+use crate::matching::rewrite;
 use crate::matching::view::ColumnKind;
 use crate::sql::lexer::backquote;
-use crate::sql::render::string_literal;
 use crate::upstream::{Upstream, UpstreamError};
 use crate::views::catalog::CatalogView;
 use crate::views::neutral::neutral;
-use crate::views::storage::{RUN, SOURCE_PARTITION, StorageColumn};
+use crate::views::storage::StorageColumn;
 
 /// What the comparison found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,8 +90,6 @@ fn comparison(view: &CatalogView, covered: &Covered) -> (String, Vec<String>) {
         columns.iter().filter(|column| column.is_dimension).map(|column| backquote(&column.name)).collect();
     let group_by =
         |keys: &[String]| if keys.is_empty() { String::new() } else { format!(" GROUP BY {}", keys.join(", ")) };
-    let runs: Vec<String> = covered.runs.iter().map(ToString::to_string).collect();
-    let runs = if runs.is_empty() { "0".into() } else { runs.join(", ") };
     let items: Vec<String> =
         stored.iter().zip(numbered("")).map(|(item, alias)| format!("{item} AS {alias}")).collect();
     let raw: Vec<String> = columns
@@ -104,16 +102,11 @@ fn comparison(view: &CatalogView, covered: &Covered) -> (String, Vec<String>) {
         if keys.is_empty() { "'the only group'".into() } else { format!("toString(tuple({}))", keys.join(", ")) };
     // A view without keys: the query gives one row over nothing, the runs none.
     let having = if keys.is_empty() { " HAVING count() > 0" } else { "" };
-    let dead: Vec<String> =
-        covered.dead.iter().map(|(run, partition)| format!("({run}, {})", string_literal(partition))).collect();
-    let dead = match dead.is_empty() {
-        true => String::new(),
-        false => format!(" AND ({RUN}, {SOURCE_PARTITION}) NOT IN ({})", dead.join(", ")),
-    };
+    let rows = rewrite::that_count("", &covered.runs, &covered.dead);
     let sql = format!(
         "SELECT count() AS groups, countIf(NOT same) AS different, anyIf(key, NOT same) AS example FROM (\
          SELECT {example} AS key, {} AS same FROM (\
-         SELECT {} FROM ({}\n) UNION ALL SELECT {} FROM {} WHERE {RUN} IN ({runs}){dead}{}{having}){})",
+         SELECT {} FROM ({}\n) UNION ALL SELECT {} FROM {} WHERE {rows}{}{having}){})",
         conditions.join(" AND "),
         raw.join(", "),
         view.declaration.query.trim().trim_end_matches(';'),

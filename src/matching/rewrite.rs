@@ -139,18 +139,7 @@ impl StoredView {
     /// The view's table and the conditions for those of its rows that count and pass the filters.
     fn rows(&self, filters: &[String]) -> String {
         let mut sql = format!("{}.{} AS {VIEW_ALIAS}", backquote(&self.database), backquote(&self.table));
-        // Runs are numbered from 1: without a live run nothing is read. A plain comparison is planned faster than a set.
-        let runs = match &*self.runs {
-            [] => "= 0".to_string(),
-            [run] => format!("= {run}"),
-            runs => format!("IN ({})", runs.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")),
-        };
-        let _ = write!(sql, " WHERE {VIEW_ALIAS}._run {runs}");
-        if !self.dead.is_empty() {
-            let dead: Vec<String> =
-                self.dead.iter().map(|(run, partition)| format!("({run}, {})", string_literal(partition))).collect();
-            let _ = write!(sql, " AND ({VIEW_ALIAS}._run, {VIEW_ALIAS}._sp) NOT IN ({})", dead.join(", "));
-        }
+        let _ = write!(sql, " WHERE {}", that_count(&format!("{VIEW_ALIAS}."), &self.runs, &self.dead));
         if let Some(RawSide { without, .. }) = &self.raw
             && !without.is_empty()
         {
@@ -162,6 +151,24 @@ impl StoredView {
         }
         sql
     }
+}
+
+/// The condition on a view's table for the rows of some runs, without those that are `dead` (as run and source partition).
+/// `qualifier` comes before the names of columns.
+pub fn that_count(qualifier: &str, runs: &[u64], dead: &[(u64, String)]) -> String {
+    // Runs are numbered from 1: without a live run nothing is read. A plain comparison is planned faster than a set.
+    let runs = match runs {
+        [] => "= 0".to_string(),
+        [run] => format!("= {run}"),
+        runs => format!("IN ({})", runs.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")),
+    };
+    let mut condition = format!("{qualifier}_run {runs}");
+    if !dead.is_empty() {
+        let dead: Vec<String> =
+            dead.iter().map(|(run, partition)| format!("({run}, {})", string_literal(partition))).collect();
+        let _ = write!(condition, " AND ({qualifier}_run, {qualifier}_sp) NOT IN ({})", dead.join(", "));
+    }
+    condition
 }
 
 /// The rows that the runs lack, as rows of the view with its columns at `positions`.

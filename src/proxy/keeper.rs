@@ -156,9 +156,7 @@ impl Keeper {
         let path = self.path.clone();
         let loaded = tokio::task::spawn_blocking(move || declaration::load(&path)).await.map_err(|e| e.to_string())?;
         let loaded = loaded.with_default(self.consistency);
-        let mut catalog =
-            catalog::resolve(&self.upstream, loaded.declarations).await.map_err(|error| error.to_string())?;
-        catalog.problems.splice(0..0, loaded.problems);
+        let mut catalog = catalog::resolve(&self.upstream, loaded).await.map_err(|error| error.to_string())?;
         keep_last_good(&mut catalog, in_force);
         let views: Vec<_> = catalog.views.iter().map(|v| (&v.declaration.consistency, &v.storage)).collect();
         let problems: Vec<String> = catalog.problems.iter().map(Problem::to_string).collect();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::{Notify, watch};
 
 /// A query as the client sent it, before anything was decided.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct IncomingQuery {
     /// The whole SQL text as ClickHouse would see it (over HTTP: URL parameter and body joined).
     pub sql: String,

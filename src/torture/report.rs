@@ -10,7 +10,7 @@ use super::history::Window;
 use super::oracle::{Evidence, Verdict};
 use super::readers::Way;
 use super::shape::Shape;
-use super::stage::lock;
+use crate::maintain::lock;
 
 /// Faults that are kept in full.
 const FAULTS_KEPT: usize = 10;

@@ -11,8 +11,9 @@ use tokio::process::{Child, Command};
 use super::TortureError;
 use super::changes::Stop;
 use super::random::Random;
-use super::stage::{DATABASE, Stage, lock};
+use super::stage::{DATABASE, Stage};
 use crate::config::UpstreamConfig;
+use crate::maintain::lock;
 
 const SIDECARS: usize = 2;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -13,6 +13,7 @@ use super::TortureError;
 use super::cube::{CATEGORIES, Cell, Cube, DAYS, Day, MONTHS, PRICE_MAX, PRODUCTS, REGIONS, Sale};
 use super::history::{Assortment, History, Moment};
 use super::random::Random;
+use crate::maintain::lock;
 use crate::upstream::{Upstream, UpstreamError};
 
 pub const DATABASE: &str = "torture";
@@ -308,8 +309,4 @@ pub fn some_rows(partition: usize, count: usize, random: &mut Random) -> Vec<Sal
         price: random.below(PRICE_MAX as usize) as u32,
     };
     (0..count).map(row).collect()
-}
-
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

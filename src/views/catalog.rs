@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::declaration::Declaration;
+use super::declaration::{Declaration, Loaded};
 use super::neutral::neutral;
 use super::problem::Problem;
 use super::schema;
@@ -70,13 +70,14 @@ pub struct Catalog {
     pub problems: Vec<Problem>,
 }
 
-/// Resolves every declaration. A view with a fault is left out; only a server that does not answer is an error.
-pub async fn resolve(upstream: &Upstream, declarations: Vec<Declaration>) -> Result<Catalog, UpstreamError> {
+/// Resolves every declaration. A view with a fault is left out; only a server that does not answer is an error. The
+/// problems of the files come first.
+pub async fn resolve(upstream: &Upstream, loaded: Loaded) -> Result<Catalog, UpstreamError> {
     let database = upstream.config().database.clone();
-    let mut catalog = Catalog::default();
+    let mut catalog = Catalog { problems: loaded.problems, ..Catalog::default() };
     let mut wanted = BTreeSet::new();
     let mut readable = Vec::new();
-    for declaration in declarations {
+    for declaration in loaded.declarations {
         match tables_of(&declaration.query, &database) {
             Ok(tables) => {
                 wanted.extend(tables.iter().cloned());
