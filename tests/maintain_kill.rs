@@ -83,7 +83,8 @@ impl Scene {
         let looker = Looker::connect(upstream.clone(), vec![self.view.target()]).await.unwrap();
         let began = Instant::now();
         loop {
-            let coverage = looker.look(&["by_key"]).await.unwrap().coverage("by_key");
+            let storage = self.view.storage_name();
+            let coverage = looker.look(&[storage]).await.unwrap().coverage(storage);
             if let Coverage::Covered(_) = coverage {
                 match verify(&upstream, &self.view).await.unwrap() {
                     Verdict::Equal { .. } => return,

@@ -53,7 +53,7 @@ pub async fn build_by(upstream: &Upstream, view: &CatalogView, options: &Options
 
 /// "covered", after the view was compared with its query; else the reason.
 pub async fn state(upstream: &Upstream, view: &CatalogView, looker: &Looker) -> String {
-    match looker.look(&[view.name()]).await.unwrap().coverage(view.name()) {
+    match looker.look(&[view.storage_name()]).await.unwrap().coverage(view.storage_name()) {
         Coverage::Stale(reason) => reason.to_string(),
         Coverage::Partial(_, cut) => cut.because.to_string(),
         Coverage::Covered(_) => match verify(upstream, view).await.unwrap() {
@@ -212,16 +212,17 @@ async fn a_later_look_tells_whether_the_runs_of_an_earlier_one_are_still_there()
     let view = views_of(&upstream, BY_KEY).await.remove(0);
     build(&upstream, &view).await.unwrap();
     let looker = Looker::connect(upstream.clone(), vec![view.target()]).await.unwrap();
-    let earlier = looker.look_anew(&["by_key"]).await.unwrap();
+    let storage = view.storage_name();
+    let earlier = looker.look_anew(&[storage]).await.unwrap();
     database.sql("INSERT INTO t VALUES ('2021-01-01', 1, 1)");
-    let later = looker.look_anew(&["by_key"]).await.unwrap();
-    assert!(later.confirms(&earlier, "by_key").is_err());
-    assert_eq!(later.has_runs_of(&earlier, "by_key"), Ok(()), "what the source holds now is another question");
-    let Coverage::Covered(covered) = earlier.coverage("by_key") else { panic!("not covered") };
+    let later = looker.look_anew(&[storage]).await.unwrap();
+    assert!(later.confirms(&earlier, storage).is_err());
+    assert_eq!(later.has_runs_of(&earlier, storage), Ok(()), "what the source holds now is another question");
+    let Coverage::Covered(covered) = earlier.coverage(storage) else { panic!("not covered") };
     database.sql(&format!("ALTER TABLE {} DROP PARTITION {}", view.storage.quoted(), covered.runs[0]));
-    let last = looker.look_anew(&["by_key"]).await.unwrap();
+    let last = looker.look_anew(&[storage]).await.unwrap();
     let reason = format!("view by_key: run {} has 0 of 3 rows in the view's storage table", covered.runs[0]);
-    assert_eq!(last.has_runs_of(&earlier, "by_key"), Err(reason));
+    assert_eq!(last.has_runs_of(&earlier, storage), Err(reason));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -233,13 +234,14 @@ async fn a_bounded_view_is_not_looked_at_while_the_last_look_is_young() {
     let view = views_of(&upstream, &format!("{BY_KEY}    consistency: 'bounded: 1h'\n")).await.remove(0);
     build(&upstream, &view).await.unwrap();
     let looker = Looker::connect(upstream.clone(), vec![view.target()]).await.unwrap();
-    let look = async || looker.look(&["by_key"]).await.unwrap();
-    let is_covered = |look: &Look| matches!(look.coverage("by_key"), Coverage::Covered(_));
+    let storage = view.storage_name();
+    let look = async || looker.look(&[storage]).await.unwrap();
+    let is_covered = |look: &Look| matches!(look.coverage(storage), Coverage::Covered(_));
     let first = look().await;
     assert!(is_covered(&first));
     database.sql("INSERT INTO t VALUES ('2020-03-01', 'a', 1)");
     assert!(Arc::ptr_eq(&first, &look().await));
     // A hybrid answer is confirmed by a look of its own, which serves the others as well.
-    let anew = looker.look_anew(&["by_key"]).await.unwrap();
+    let anew = looker.look_anew(&[storage]).await.unwrap();
     assert!(!is_covered(&anew) && Arc::ptr_eq(&anew, &look().await));
 }

@@ -55,7 +55,7 @@ impl Loop {
         let until = Instant::now() + PATIENCE;
         for view in &self.views {
             loop {
-                let coverage = self.looker.look(&[view.name()]).await.unwrap().coverage(view.name());
+                let coverage = self.looker.look(&[view.storage_name()]).await.unwrap().coverage(view.storage_name());
                 if let Coverage::Covered(_) = coverage {
                     match verify(&self.upstream, view).await.unwrap() {
                         Verdict::Equal { .. } => break,
@@ -81,7 +81,7 @@ impl Drop for Loop {
     }
 }
 
-fn tables(database: &Database) {
+pub fn tables(database: &Database) {
     for table in ["t", "u"] {
         database.sql(&format!(
             "CREATE TABLE {table} (d Date, k String, v UInt32) ENGINE = MergeTree PARTITION BY toYear(d) ORDER BY k"
@@ -173,7 +173,7 @@ async fn what_contents_prove_is_recorded_before_part_merges_hide_it() {
     }
     database.sql("OPTIMIZE TABLE t FINAL");
     let looker = Looker::connect(database.upstream(), vec![view.target()]).await.unwrap();
-    let coverage = looker.look(&[view.name()]).await.unwrap().coverage(view.name());
+    let coverage = looker.look(&[view.storage_name()]).await.unwrap().coverage(view.storage_name());
     assert!(matches!(coverage, Coverage::Covered(_)), "{coverage:?}");
 }
 
@@ -222,7 +222,7 @@ async fn many_small_inserts_leave_few_runs_and_few_parts() {
 }
 
 /// Asks through a proxy; the decision and the answer.
-fn ask_proxy(served: &Served, database: &Database, text: &str) -> (String, String) {
+pub fn ask_proxy(served: &Served, database: &Database, text: &str) -> (String, String) {
     let request = format!(
         "POST /?database={} HTTP/1.0\r\nHost: x\r\nContent-Length: {}\r\n\r\n{text}",
         database.name,
@@ -235,7 +235,7 @@ fn ask_proxy(served: &Served, database: &Database, text: &str) -> (String, Strin
 }
 
 /// Asks until the answer comes from the view alone; it must be the raw tables' answer at every time.
-fn ask_until_covered(served: &Served, database: &Database, text: &str) -> Duration {
+pub fn ask_until_covered(served: &Served, database: &Database, text: &str) -> Duration {
     let began = Instant::now();
     loop {
         let raw = database.sql(text);

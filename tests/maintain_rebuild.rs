@@ -95,8 +95,10 @@ async fn an_empty_source_is_covered_by_no_rows() {
     let list = format!("{BY_KEY}  - {{name: total, query: 'SELECT count() AS n FROM t'}}\n");
     for view in views_of(&upstream, &list).await {
         build(&upstream, &view).await.unwrap();
-        let look = looker(&upstream, &view).await.look(&[view.name()]).await.unwrap();
-        let Coverage::Covered(covered) = look.coverage(view.name()) else { panic!("{:?}", look.coverage(view.name())) };
+        let look = looker(&upstream, &view).await.look(&[view.storage_name()]).await.unwrap();
+        let Coverage::Covered(covered) = look.coverage(view.storage_name()) else {
+            panic!("{:?}", look.coverage(view.storage_name()))
+        };
         assert_eq!((covered.rows, covered.source_rows, covered.runs.len()), (0, 0, 0));
         assert_eq!(build(&upstream, &view).await.unwrap().partitions_built, 0);
         assert_eq!(build(&upstream, &view).await.unwrap().version, covered.version, "nothing to do, nothing committed");
@@ -367,7 +369,8 @@ async fn a_manual_view_is_as_fresh_as_its_last_rebuild() {
     database.sql("INSERT INTO l SELECT toString(number % 10), number FROM numbers(1000)");
     let list = "\n  - {name: by_hand, consistency: manual, query: 'SELECT k, sum(v) AS s FROM l GROUP BY k'}\n";
     let view = views_of(&upstream, list).await.remove(0);
-    let rows = async || match looker(&upstream, &view).await.look(&["by_hand"]).await.unwrap().coverage("by_hand") {
+    let storage = view.storage_name();
+    let rows = async || match looker(&upstream, &view).await.look(&[storage]).await.unwrap().coverage(storage) {
         Coverage::Covered(covered) => (covered.manual, covered.rows),
         other => panic!("{other:?}"),
     };
@@ -393,14 +396,14 @@ async fn many_callers_share_looks_that_began_after_they_asked() {
     let mut callers = tokio::task::JoinSet::new();
     for at in 0..64 {
         let looker = looker.clone();
+        let storage = views[at % 2].storage_name().to_string();
         callers.spawn(async move {
-            let name = if at % 2 == 0 { "by_key" } else { "joined" };
             let mut starts = std::collections::BTreeSet::new();
             for _ in 0..5 {
                 let asked_at = Instant::now();
-                let look = looker.look(&[name]).await.unwrap();
+                let look = looker.look(&[&storage]).await.unwrap();
                 assert!(look.started_at >= asked_at, "a look that began before it was asked for");
-                assert!(matches!(look.coverage(name), Coverage::Covered(_)), "{:?}", look.coverage(name));
+                assert!(matches!(look.coverage(&storage), Coverage::Covered(_)), "{:?}", look.coverage(&storage));
                 starts.insert(look.started_at);
             }
             starts
@@ -485,7 +488,7 @@ async fn the_own_user_may_have_odd_settings_but_must_see_every_row() {
     assert!(error.starts_with("a row policy (") && error.contains("hides rows of with_policies.t"), "{error}");
     let error = build(&as_user("cut"), &view).await.unwrap_err().to_string();
     assert!(error.starts_with("user cut has settings under which answers are cut or filtered (limit"), "{error}");
-    let look = looker(&upstream, &view).await.look(&[view.name()]).await.unwrap();
+    let look = looker(&upstream, &view).await.look(&[view.storage_name()]).await.unwrap();
     let policies: Vec<_> = look.policies_on(&view.view.tables[0]).collect();
     assert_eq!((policies.len(), policies[0].applies_to(&["pruned".to_string()])), (1, true));
     sql("DROP DATABASE with_policies");

@@ -56,8 +56,8 @@ async fn a_view_that_gives_wrong_answers_is_quarantined_until_it_is_rebuilt() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(reason().await, "quarantined: view by_key gave another answer than its sources");
-    let [(name, found)] = &keeper.quarantined()[..] else { panic!("{:?}", keeper.quarantined()) };
-    assert_eq!((name.as_str(), found.query.as_str()), ("by_key", SQL));
+    let [found] = &keeper.quarantined()[..] else { panic!("{:?}", keeper.quarantined()) };
+    assert_eq!((found.view.as_str(), found.query.as_str()), ("by_key", SQL));
     assert!(found.difference.starts_with("row [Some(\"3\"), Some("), "{}", found.difference);
 
     build_by(&upstream, &view, &Options { full: true, ..Options::default() }).await.unwrap();

@@ -50,9 +50,9 @@ async fn states(upstream: &Upstream, views: &[CatalogView]) -> Result<Vec<Covera
         return Ok(Vec::new());
     }
     let looker = Looker::connect(upstream.clone(), views.iter().map(CatalogView::target).collect());
-    let names: Vec<&str> = views.iter().map(CatalogView::name).collect();
-    let look = looker.await.map_err(CliError::failed)?.look(&names).await.map_err(CliError::failed)?;
-    Ok(names.into_iter().map(|name| look.coverage(name)).collect())
+    let storages: Vec<&str> = views.iter().map(CatalogView::storage_name).collect();
+    let look = looker.await.map_err(CliError::failed)?.look(&storages).await.map_err(CliError::failed)?;
+    Ok(storages.into_iter().map(|storage| look.coverage(storage)).collect())
 }
 
 fn print_text(catalog: &Catalog, states: &[Coverage]) {

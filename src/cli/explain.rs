@@ -15,6 +15,7 @@ use super::format::OutputFormat;
 use crate::config::UpstreamConfig;
 use crate::maintain::look::Coverage;
 use crate::matching::plan::Plan;
+use crate::matching::view::View;
 use crate::proxy::accelerator::{Accelerator, Explanation};
 use crate::proxy::client::HttpUpstream;
 use crate::proxy::query::{Decision, Identity, IncomingQuery, Mode};
@@ -112,17 +113,17 @@ struct Line<'a> {
 }
 
 fn lines<'a>(plan: &'a Plan, explanation: &Explanation) -> Vec<Line<'a>> {
-    let coverage = |view: &str| explanation.coverages.iter().find(|(name, _)| name == view).map(|(_, c)| c);
+    let coverage = |view: &View| explanation.coverages.iter().find(|(of, _)| *of == view.storage).map(|(_, c)| c);
     let candidates = plan.blocks.iter().flat_map(|block| &block.candidates);
     candidates
         .map(|candidate| {
-            let view = candidate.view.name.as_str();
-            let (stale, rows) = match coverage(view) {
+            let (stale, rows) = match coverage(&candidate.view) {
                 Some(Coverage::Covered(covered)) => (None, Some(covered.rows)),
                 Some(Coverage::Partial(covered, cut)) => (None, Some(covered.rows + cut.rows)),
                 Some(Coverage::Stale(why)) => (Some(format!("stale: {why}")), None),
                 None => (None, None),
             };
+            let view = candidate.view.name.as_str();
             Line { view, refusal: candidate.outcome.as_ref().err().map(ToString::to_string).or(stale), rows }
         })
         .collect()

@@ -69,7 +69,6 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
 /// One view as it is in ClickHouse.
 struct Seen {
     name: String,
-    storage: String,
     bytes: u64,
     entry: Entry,
 }
@@ -77,7 +76,6 @@ struct Seen {
 impl Seen {
     fn json(&self) -> Value {
         let mut value = json!(self.entry);
-        value["storage"] = json!(self.storage);
         value["bytes"] = json!(self.bytes);
         value
     }
@@ -92,18 +90,16 @@ async fn seen(upstream: &Upstream, views: &[CatalogView]) -> Result<Vec<Seen>, C
     let look = looker.survey(false).await.map_err(CliError::failed)?;
     let board = Board::default();
     for view in views {
-        if let Some(sight) = look.sight(view.name()) {
-            board.note(view.name(), sight, &plan_of(view, sight));
+        if let Some(sight) = look.sight(view.storage_name()) {
+            board.note(view, sight, &plan_of(view, sight));
         }
     }
     let bytes = bytes(upstream).await?;
     let mut entries = board.entries();
     let seen = |view: &CatalogView| {
-        let storage = &view.storage.name;
         Some(Seen {
             name: view.name().into(),
-            storage: storage.to_string(),
-            bytes: bytes.get(&storage.table).copied().unwrap_or(0),
+            bytes: bytes.get(view.storage_name()).copied().unwrap_or(0),
             entry: entries.remove(view.name())?,
         })
     };
@@ -161,6 +157,12 @@ fn print_text(views: &[Seen], running: Option<&Value>) {
         );
         for step in &view.entry.steps {
             println!("{:width$}  {step}", "");
+        }
+        let previous =
+            running.map(|running| &running["views"][&view.name]["previous"]).filter(|entry| !entry.is_null());
+        if let Some(previous) = previous {
+            let (state, behind) = (previous["state"].as_str().unwrap_or_default(), &previous["rows_behind"]);
+            println!("{:width$}  the previous definition answers meanwhile: {state}, {behind} rows behind", "");
         }
         let error = running.and_then(|running| running["views"][&view.name]["error"].as_str());
         error.iter().for_each(|error| println!("{:width$}  last error: {error}", ""));

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::lock;
 use super::plan::{Plan, Step};
 use super::sight::Sight;
+use crate::views::catalog::CatalogView;
 
 /// What holds for a view at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -30,6 +31,8 @@ pub enum State {
 #[derive(Debug, Clone, Serialize)]
 pub struct Entry {
     pub state: State,
+    /// The storage table, with its database.
+    pub storage: String,
     /// Live runs, and the rows in them.
     pub runs: usize,
     pub rows: u64,
@@ -44,24 +47,54 @@ pub struct Entry {
     pub error: Option<String>,
     /// Version of the latest manifest.
     pub version: u64,
+    /// The previous definition of the view, which answers until the new one is built.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub previous: Option<Box<Entry>>,
+    #[serde(skip)]
+    view: String,
+    #[serde(skip)]
+    is_previous: bool,
     #[serde(skip)]
     behind_since: Option<Instant>,
 }
 
 const STEPS_MAX: usize = 20;
 
+impl Entry {
+    /// Of a view of which nothing is known but why.
+    fn failing(view: &CatalogView, error: Option<String>) -> Self {
+        Self {
+            state: State::Failing,
+            storage: view.storage.name.to_string(),
+            runs: 0,
+            rows: 0,
+            rows_behind: 0,
+            seconds_behind: 0.0,
+            dirty: Vec::new(),
+            steps: Vec::new(),
+            error,
+            version: 0,
+            previous: None,
+            view: view.name().to_string(),
+            is_previous: view.is_previous,
+            behind_since: None,
+        }
+    }
+}
+
 /// All views' entries.
 #[derive(Debug, Default)]
 pub struct Board {
+    /// By storage table.
     entries: Mutex<BTreeMap<String, Entry>>,
     upstream_error: Mutex<Option<String>>,
 }
 
 impl Board {
     /// Notes what a look showed of a view, and what is to be done about it.
-    pub fn note(&self, view: &str, sight: &Sight, plan: &Plan) {
+    pub fn note(&self, view: &CatalogView, sight: &Sight, plan: &Plan) {
         let mut entries = lock(&self.entries);
-        let before = entries.remove(view);
+        let before = entries.remove(view.storage_name());
         let rows_behind = plan.rows_behind();
         let error = before.as_ref().and_then(|before| before.error.clone());
         let state = match plan.steps.first() {
@@ -90,30 +123,19 @@ impl Board {
             error: error.filter(|_| is_behind),
             version: sight.manifest.as_ref().map_or(0, |manifest| manifest.version),
             behind_since,
+            ..Entry::failing(view, None)
         };
-        entries.insert(view.to_string(), entry);
+        entries.insert(view.storage_name().to_string(), entry);
     }
 
     /// Notes that a view cannot be maintained at all.
-    pub fn excluded(&self, view: &str, error: String) {
-        let entry = Entry {
-            state: State::Failing,
-            runs: 0,
-            rows: 0,
-            rows_behind: 0,
-            seconds_behind: 0.0,
-            dirty: Vec::new(),
-            steps: Vec::new(),
-            error: Some(error),
-            version: 0,
-            behind_since: None,
-        };
-        lock(&self.entries).insert(view.to_string(), entry);
+    pub fn excluded(&self, view: &CatalogView, error: String) {
+        lock(&self.entries).insert(view.storage_name().to_string(), Entry::failing(view, Some(error)));
     }
 
-    /// Notes how the last attempt at a view ended.
-    pub fn ended(&self, view: &str, error: Option<String>) {
-        if let Some(entry) = lock(&self.entries).get_mut(view) {
+    /// Notes how the last attempt at the view with this storage table ended.
+    pub fn ended(&self, storage: &str, error: Option<String>) {
+        if let Some(entry) = lock(&self.entries).get_mut(storage) {
             entry.state = if error.is_some() { State::Failing } else { entry.state };
             entry.error = error;
         }
@@ -125,17 +147,28 @@ impl Board {
     }
 
     /// Views that are no longer declared have no entry.
-    pub fn retain(&self, views: &[String]) {
-        lock(&self.entries).retain(|view, _| views.contains(view));
+    pub fn retain(&self, views: &[CatalogView]) {
+        lock(&self.entries).retain(|storage, entry| {
+            let view = views.iter().find(|view| view.storage_name() == storage);
+            entry.is_previous = view.is_some_and(|view| view.is_previous);
+            view.is_some()
+        });
     }
 
+    /// By view.
     pub fn entries(&self) -> BTreeMap<String, Entry> {
-        let mut entries = lock(&self.entries).clone();
-        for entry in entries.values_mut() {
+        let mut by_view: BTreeMap<String, Entry> = BTreeMap::new();
+        let mut entries: Vec<Entry> = lock(&self.entries).values().cloned().collect();
+        entries.sort_by_key(|entry| entry.is_previous);
+        for mut entry in entries {
             let noted = entry.behind_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
             entry.seconds_behind = entry.seconds_behind.max(noted);
+            match by_view.get_mut(&entry.view) {
+                Some(newer) => newer.previous = Some(Box::new(entry)),
+                None => _ = by_view.insert(entry.view.clone(), entry),
+            }
         }
-        entries
+        by_view
     }
 
     pub fn upstream_error(&self) -> Option<String> {

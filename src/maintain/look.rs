@@ -1,5 +1,6 @@
 //! One look at ClickHouse: what the sources hold now against what the views' runs hold. Queries that arrive while a
-//! look is being prepared share it.
+//! look is being prepared share it. Definitions of views are told apart by the names of their storage tables, since there
+//! may be two of one view.
 //!
 //! A look is exact for a query that arrived before the look *started*. It asks for parts and tables at once, in no certain
 //! order. That is made good by two facts: what is stale never becomes covered again (block
@@ -55,19 +56,20 @@ const LOOKS_MAX: usize = 2;
 #[derive(Debug, Clone)]
 pub struct Look {
     pub started_at: Instant,
-    views: HashMap<String, Arc<Sight>>,
+    /// By storage table.
+    sights: HashMap<String, Arc<Sight>>,
     policies: Arc<Vec<RowPolicy>>,
 }
 
 impl Look {
-    /// What the look says about a view. One that it was not asked about counts as never built.
-    pub fn coverage(&self, view: &str) -> Coverage {
-        self.views.get(view).map_or(Coverage::Stale(Staleness::NeverBuilt), |sight| sight.coverage.clone())
+    /// What the look says about the view with this storage table. One that it was not asked about counts as never built.
+    pub fn coverage(&self, storage: &str) -> Coverage {
+        self.sights.get(storage).map_or(Coverage::Stale(Staleness::NeverBuilt), |sight| sight.coverage.clone())
     }
 
-    /// What was seen of a view.
-    pub fn sight(&self, view: &str) -> Option<&Arc<Sight>> {
-        self.views.get(view)
+    /// What was seen of the view with this storage table.
+    pub fn sight(&self, storage: &str) -> Option<&Arc<Sight>> {
+        self.sights.get(storage)
     }
 
     /// Who may not see every row, of whatever table.
@@ -77,30 +79,30 @@ impl Look {
 
     /// Whether a decision about a view that went by an `earlier` look, and by the manifest of then, is right by this one as
     /// well; else the reason.
-    pub fn confirms(&self, earlier: &Look, view: &str) -> Result<(), String> {
+    pub fn confirms(&self, earlier: &Look, storage: &str) -> Result<(), String> {
         if self.policies != earlier.policies {
             return Err("row policies have changed".into());
         }
-        let (then, now) = self.with(earlier, view)?;
-        now.confirms(then).map_err(|why| format!("stale: view {view}: {why}"))
+        let (then, now) = self.with(earlier, storage)?;
+        now.confirms(then).map_err(|why| format!("stale: view {}: {why}", now.view))
     }
 
     /// Whether the runs that an `earlier` look named are all there still; else which is not.
-    pub fn has_runs_of(&self, earlier: &Look, view: &str) -> Result<(), String> {
-        let (then, now) = self.with(earlier, view)?;
-        now.has_runs_of(then).map_err(|why| format!("view {view}: {why}"))
+    pub fn has_runs_of(&self, earlier: &Look, storage: &str) -> Result<(), String> {
+        let (then, now) = self.with(earlier, storage)?;
+        now.has_runs_of(then).map_err(|why| format!("view {}: {why}", now.view))
     }
 
     /// A view as an earlier look and this one show it.
-    fn with<'a>(&'a self, earlier: &'a Look, view: &str) -> Result<(&'a Sight, &'a Sight), String> {
-        let both = earlier.views.get(view).zip(self.views.get(view));
-        let (then, now) = both.ok_or_else(|| format!("view {view} was not looked at"))?;
+    fn with<'a>(&'a self, earlier: &'a Look, storage: &str) -> Result<(&'a Sight, &'a Sight), String> {
+        let both = earlier.sights.get(storage).zip(self.sights.get(storage));
+        let (then, now) = both.ok_or_else(|| format!("{storage} was not looked at"))?;
         Ok((then, now))
     }
 
     /// Whether another look saw the same of a view's sources.
-    pub fn shows_same(&self, other: &Look, view: &str) -> bool {
-        match (self.views.get(view), other.views.get(view)) {
+    pub fn shows_same(&self, other: &Look, storage: &str) -> bool {
+        match (self.sights.get(storage), other.sights.get(storage)) {
             (Some(now), Some(then)) => now.sources.is_ok() && now.sources == then.sources,
             _ => false,
         }
@@ -146,6 +148,7 @@ pub struct Looker {
 struct Shared {
     observer: Observer,
     store: Store,
+    /// By storage table.
     targets: HashMap<String, Target>,
     queue: Mutex<Queue>,
     memory: Mutex<Memory>,
@@ -160,7 +163,7 @@ struct Queue {
 
 /// A look that has not started.
 struct Waiting {
-    views: BTreeSet<String>,
+    storages: BTreeSet<String>,
     outcome: watch::Sender<Option<Outcome>>,
 }
 
@@ -170,6 +173,7 @@ struct Memory {
     definitions: Definitions,
     /// By storage table.
     manifests: HashMap<String, Known>,
+    /// By storage table.
     looks: HashMap<String, Arc<Look>>,
     policies: Option<(Instant, Arc<Vec<RowPolicy>>)>,
     clock: Option<(Instant, Clock)>,
@@ -188,7 +192,7 @@ impl Looker {
     /// A looker for these views; the server is asked once what its system tables can tell.
     pub async fn connect(upstream: Upstream, targets: Vec<Target>) -> Result<Self, LookError> {
         let observer = Observer::connect(upstream.clone()).await?;
-        let targets = targets.into_iter().map(|target| (target.view.clone(), target)).collect();
+        let targets = targets.into_iter().map(|target| (target.storage.clone(), target)).collect();
         let shared = Shared {
             observer,
             store: Store::new(upstream),
@@ -199,17 +203,18 @@ impl Looker {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// What holds for `views` at a moment after this call began; for views declared `bounded`, at most that long before.
-    pub async fn look(&self, views: &[&str]) -> Outcome {
-        match self.shared.young_enough(views) {
+    /// What holds for the views with these `storages` at a moment after this call began; for views declared `bounded`, at
+    /// most that long before.
+    pub async fn look(&self, storages: &[&str]) -> Outcome {
+        match self.shared.young_enough(storages) {
             Some(look) => Ok(look),
-            None => self.look_anew(views).await,
+            None => self.look_anew(storages).await,
         }
     }
 
-    /// What holds for `views` at a moment after this call began.
-    pub async fn look_anew(&self, views: &[&str]) -> Outcome {
-        let mut outcome = self.join_next(views);
+    /// What holds at a moment after this call began.
+    pub async fn look_anew(&self, storages: &[&str]) -> Outcome {
+        let mut outcome = self.join_next(storages);
         match outcome.wait_for(Option::is_some).await {
             Ok(outcome) => outcome.clone().unwrap_or_else(|| Err(LookError("no outcome".into()))),
             Err(_) => Err(LookError("the look was abandoned".into())),
@@ -222,20 +227,21 @@ impl Looker {
         self.shared.look_at(&targets, Duration::ZERO, hashes).await
     }
 
-    /// The last look at all of `views`, if it is younger than `age_max`: something to work with until a new one is there.
-    pub fn last(&self, views: &[&str], age_max: Duration) -> Option<Arc<Look>> {
+    /// The last look at all of `storages`, if it is younger than `age_max`: something to work with until a new one is there.
+    pub fn last(&self, storages: &[&str], age_max: Duration) -> Option<Arc<Look>> {
         let memory = lock(&self.shared.memory);
-        let first = memory.looks.get(*views.first()?)?;
-        let same = views.iter().all(|view| memory.looks.get(*view).is_some_and(|look| Arc::ptr_eq(look, first)));
+        let first = memory.looks.get(*storages.first()?)?;
+        let same =
+            storages.iter().all(|storage| memory.looks.get(*storage).is_some_and(|look| Arc::ptr_eq(look, first)));
         (same && first.started_at.elapsed() < age_max).then(|| first.clone())
     }
 
     /// Joins the look that starts next, and starts it if few enough are under way.
-    fn join_next(&self, views: &[&str]) -> watch::Receiver<Option<Outcome>> {
+    fn join_next(&self, storages: &[&str]) -> watch::Receiver<Option<Outcome>> {
         let mut queue = lock(&self.shared.queue);
         let waiting =
-            queue.next.get_or_insert_with(|| Waiting { views: BTreeSet::new(), outcome: watch::Sender::new(None) });
-        waiting.views.extend(views.iter().map(ToString::to_string));
+            queue.next.get_or_insert_with(|| Waiting { storages: BTreeSet::new(), outcome: watch::Sender::new(None) });
+        waiting.storages.extend(storages.iter().map(ToString::to_string));
         let outcome = waiting.outcome.subscribe();
         if queue.under_way < LOOKS_MAX {
             queue.under_way += 1;
@@ -259,21 +265,22 @@ impl Shared {
                     }
                 }
             };
-            let outcome = self.take_look(&waiting.views).await.map(Arc::new);
+            let outcome = self.take_look(&waiting.storages).await.map(Arc::new);
             if let Ok(look) = &outcome {
                 let mut memory = lock(&self.memory);
-                memory.looks.extend(waiting.views.into_iter().map(|view| (view, look.clone())));
+                memory.looks.extend(waiting.storages.into_iter().map(|storage| (storage, look.clone())));
             }
             waiting.outcome.send_replace(Some(outcome));
         }
     }
 
-    /// A look that is young enough for all of `views`, if every one of them is content with an older one.
-    fn young_enough(&self, views: &[&str]) -> Option<Arc<Look>> {
+    /// A look that is young enough for all of `storages`, if every one of them is content with an older one.
+    fn young_enough(&self, storages: &[&str]) -> Option<Arc<Look>> {
         let memory = lock(&self.memory);
-        let first = memory.looks.get(*views.first()?)?;
-        let content = |view: &&str| {
-            let (Some(look), Some(target)) = (memory.looks.get(*view), self.targets.get(*view)) else { return false };
+        let first = memory.looks.get(*storages.first()?)?;
+        let content = |storage: &&str| {
+            let known = memory.looks.get(*storage).zip(self.targets.get(*storage));
+            let Some((look, target)) = known else { return false };
             let age_max = match target.consistency {
                 Consistency::Exact => return false,
                 Consistency::Bounded(age) => age.min(LOOK_AGE_MAX),
@@ -281,11 +288,11 @@ impl Shared {
             };
             Arc::ptr_eq(look, first) && look.started_at.elapsed() < age_max
         };
-        views.iter().all(content).then(|| first.clone())
+        storages.iter().all(content).then(|| first.clone())
     }
 
-    async fn take_look(&self, views: &BTreeSet<String>) -> Result<Look, LookError> {
-        let targets: Vec<&Target> = views.iter().filter_map(|view| self.targets.get(view)).collect();
+    async fn take_look(&self, storages: &BTreeSet<String>) -> Result<Look, LookError> {
+        let targets: Vec<&Target> = storages.iter().filter_map(|storage| self.targets.get(storage)).collect();
         self.look_at(&targets, MANIFEST_AGE_MAX, false).await
     }
 
@@ -314,7 +321,7 @@ impl Shared {
 
         // Somebody may have rebuilt what the known manifest calls stale.
         let is_stale = |target: &&Target| {
-            sights.get(&target.view).is_none_or(|sight| !matches!(sight.coverage, Coverage::Covered(_)))
+            sights.get(&target.storage).is_none_or(|sight| !matches!(sight.coverage, Coverage::Covered(_)))
         };
         let stale: Vec<&Target> = targets.iter().copied().filter(|target| is_stale(target)).collect();
         if self.ask_manifests(&stale, MANIFEST_AGE_STALE).await? {
@@ -327,7 +334,7 @@ impl Shared {
                 sights = self.judge(targets, &seen);
             }
         }
-        Ok(Look { started_at, views: sights, policies: policies? })
+        Ok(Look { started_at, sights, policies: policies? })
     }
 
     /// The server's clock, which is read now and then: it tells whether the server was started anew, and whether an ALTER is
@@ -423,7 +430,7 @@ impl Shared {
             let sources = target.sources.iter().map(|used| source_seen(used, seen, &memory.definitions));
             let storage = seen.parts.get(&storage_table(&target.storage));
             let rows_by_run = storage.map(rows_by_run).unwrap_or_default();
-            (target.view.clone(), Arc::new(Sight::new(target, manifest, sources.collect(), rows_by_run)))
+            (target.storage.clone(), Arc::new(Sight::new(target, manifest, sources.collect(), rows_by_run)))
         };
         targets.iter().map(judge).collect()
     }
@@ -433,7 +440,7 @@ impl Shared {
         let mut memory = lock(&self.memory);
         let mut any = false;
         for target in targets {
-            let Some(sight) = sights.get(&target.view) else { continue };
+            let Some(sight) = sights.get(&target.storage) else { continue };
             let Some(known) = memory.manifests.get_mut(&target.storage) else { continue };
             if sight.may_need_hashes() && known.hashed_at.is_none_or(|at| at.elapsed() >= HASHES_AGE_MIN) {
                 known.hashed_at = Some(Instant::now());
@@ -448,7 +455,7 @@ impl Shared {
         let mut memory = lock(&self.memory);
         let mut any = false;
         for target in targets {
-            let Some(sight) = sights.get(&target.view) else { continue };
+            let Some(sight) = sights.get(&target.storage) else { continue };
             let known = memory.manifests.get_mut(&target.storage).and_then(|known| known.manifest.as_mut());
             let (Some(known), Ok(sources)) = (known, &sight.sources) else { continue };
             let is_proved = match &sight.coverage {

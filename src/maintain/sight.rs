@@ -38,9 +38,11 @@ pub struct Covered {
     pub manual: bool,
 }
 
-/// What one look shows of one view.
+/// What one look shows of one definition of a view.
 #[derive(Debug, Clone)]
 pub struct Sight {
+    /// Name of the view.
+    pub view: String,
     /// The manifest by which the coverage was judged.
     pub manifest: Option<Arc<Manifest>>,
     /// The sources in the order of the view's FROM, or why they cannot be told.
@@ -58,7 +60,7 @@ impl Sight {
         rows_by_run: BTreeMap<u64, u64>,
     ) -> Self {
         let never_built = Coverage::Stale(Staleness::NeverBuilt);
-        let mut sight = Sight { manifest, sources, rows_by_run, coverage: never_built };
+        let mut sight = Sight { view: target.view.clone(), manifest, sources, rows_by_run, coverage: never_built };
         if let Some(manifest) = &sight.manifest {
             sight.coverage = coverage_of(target, manifest, &sight).unwrap_or_else(Coverage::Stale);
         }

@@ -15,7 +15,7 @@ use super::collect;
 use super::coverage::{SourceSeen, Staleness};
 use super::finer;
 use super::lease::Leases;
-use super::look::{Look, Looker};
+use super::look::{Look, LookError, Looker};
 use super::manifest::Store;
 use super::observe::Observer;
 use super::pass::{Limits, Pass, Passed};
@@ -96,7 +96,7 @@ impl Upkeep {
 
     /// Keeps a set of views until it changes, or ClickHouse fails.
     async fn keep(&mut self, views: &[CatalogView]) -> Result<Ended, RebuildError> {
-        self.board.retain(&views.iter().map(|view| view.name().to_string()).collect::<Vec<_>>());
+        self.board.retain(views);
         if views.is_empty() {
             return Ok(self.changed().await);
         }
@@ -104,27 +104,35 @@ impl Upkeep {
         store.ensure().await?;
         run::ensure(&self.upstream).await?;
         let observer = Observer::connect(self.upstream.clone()).await?;
-        let looker = Looker::connect(self.upstream.clone(), views.iter().map(CatalogView::target).collect()).await?;
+        let mut looker = self.looker(views).await?;
         let mut keeper = Keeper::new(self, observer, store);
         for view in &finer::order(views.to_vec()) {
             if let Err(error) = keeper.add(view, views).await {
                 let error = error.to_string();
                 tracing::warn!("view {} is not maintained: {error}", view.name());
-                self.board.excluded(view.name(), error);
+                self.board.excluded(view, error);
             }
         }
-        let storages = views.iter().map(|view| view.storage.name.table.clone()).collect();
-        let leases = Leases::claim(self.upstream.clone(), storages);
+        let mut leases = self.leases(views);
         let mut look_at = Instant::now();
         let mut back_off = BACK_OFF_MIN;
         loop {
             let wake = tokio::select! {
                 () = self.written.notified() => Wake::Written,
                 () = tokio::time::sleep_until(look_at.into()) => Wake::Time,
-                ended = self.views.changed() => match ended {
-                    Ok(()) => return Ok(Ended::ViewsChanged),
-                    Err(_) => return Ok(Ended::NobodyLeft),
-                },
+                ended = self.views.changed() => {
+                    if ended.is_err() {
+                        return Ok(Ended::NobodyLeft);
+                    }
+                    let left = self.views.borrow_and_update().clone();
+                    if left.is_empty() || !keeper.retain(&left) {
+                        return Ok(Ended::ViewsChanged);
+                    }
+                    self.board.retain(&left);
+                    looker = self.looker(&left).await?;
+                    leases = self.leases(&left);
+                    continue;
+                }
                 Some(ended) = keeper.running.join_next(), if !keeper.running.is_empty() => {
                     keeper.ended(ended.map_err(|e| RebuildError::Task(e.to_string()))?);
                     Wake::Ended
@@ -155,6 +163,15 @@ impl Upkeep {
                 (_, None) => look_at = look_at.max(now + self.settings.interval),
             }
         }
+    }
+
+    async fn looker(&self, views: &[CatalogView]) -> Result<Looker, LookError> {
+        Looker::connect(self.upstream.clone(), views.iter().map(CatalogView::target).collect()).await
+    }
+
+    fn leases(&self, views: &[CatalogView]) -> Leases {
+        let storages = views.iter().map(|view| view.storage_name().to_string()).collect();
+        Leases::claim(self.upstream.clone(), storages)
     }
 
     async fn changed(&mut self) -> Ended {
@@ -195,7 +212,7 @@ struct Keeper {
     swept_at: Instant,
 }
 
-/// One view.
+/// One definition of a view.
 struct Kept {
     pass: Arc<Pass>,
     is_running: bool,
@@ -209,7 +226,7 @@ struct Kept {
 
 /// How a task ended.
 struct Done {
-    view: String,
+    storage: String,
     busy: Duration,
     outcome: Result<Passed, RebuildError>,
 }
@@ -261,6 +278,18 @@ impl Keeper {
         Ok(())
     }
 
+    /// Whether `views` are some of those that are kept; the others are left alone from now on. What is being built of the
+    /// former goes on.
+    fn retain(&mut self, views: &[CatalogView]) -> bool {
+        let key = |view: &CatalogView| (view.storage.clone(), view.declaration.consistency, view.is_previous);
+        let is_kept = |view: &CatalogView| self.views.iter().any(|kept| key(&kept.pass.view) == key(view));
+        if !views.iter().all(is_kept) {
+            return false;
+        }
+        self.views.retain(|kept| views.iter().any(|view| view.storage_name() == kept.storage()));
+        true
+    }
+
     /// When the first view that is not being worked at has rested enough.
     fn ready_at(&self) -> Option<Instant> {
         self.views.iter().filter(|kept| !kept.is_running).map(|kept| kept.ready_at).min()
@@ -293,13 +322,13 @@ impl Keeper {
         let now = Instant::now();
         let mut again_at = now + self.settings.interval;
         let mut running: HashSet<String> =
-            self.views.iter().filter(|kept| kept.is_running).map(|kept| kept.name().to_string()).collect();
+            self.views.iter().filter(|kept| kept.is_running).map(|kept| kept.storage().to_string()).collect();
         for kept in &mut self.views {
             let pass = kept.pass.clone();
-            let name = pass.view.name();
-            let Some(sight) = look.sight(name) else { continue };
+            let storage = pass.view.storage_name();
+            let Some(sight) = look.sight(storage) else { continue };
             let plan = kept.plan(sight);
-            self.board.note(name, sight, &plan);
+            self.board.note(&pass.view, sight, &plan);
             if kept.is_running || !plan.can_advance() || !leases.holds(kept.storage()) {
                 continue;
             }
@@ -308,13 +337,14 @@ impl Keeper {
                 continue;
             }
             // Once a finer view is current, this one is built without reading the source.
-            if plan.builds() && pass.finer.iter().any(|finer| running.contains(finer.name())) {
+            if plan.builds() && pass.finer.iter().any(|finer| running.contains(finer.storage_name())) {
                 continue;
             }
             kept.is_running = true;
-            running.insert(name.to_string());
-            tracing::debug!(view = name, steps = ?self.board.entries().get(name).map(|e| e.steps.clone()), "maintenance");
-            let (sight, permits, name) = (sight.clone(), self.permits.clone(), name.to_string());
+            running.insert(storage.to_string());
+            let steps = || plan.steps.iter().map(ToString::to_string).collect::<Vec<_>>();
+            tracing::debug!(storage, steps = ?steps(), "maintenance");
+            let (sight, permits, storage) = (sight.clone(), self.permits.clone(), storage.to_string());
             let policies = look.policies().to_vec();
             self.running.spawn(async move {
                 let _permit = permits.acquire().await;
@@ -324,7 +354,7 @@ impl Keeper {
                     sources::refuse_policies(&pass.upstream, &pass.observer, &policies, tables).await?;
                     pass.take(&sight, &plan).await
                 };
-                Done { view: name, outcome: outcome.await, busy: began.elapsed() }
+                Done { storage, outcome: outcome.await, busy: began.elapsed() }
             });
         }
         let company = self.views.iter().filter(|kept| kept.is_running).count();
@@ -333,18 +363,18 @@ impl Keeper {
     }
 
     fn ended(&mut self, done: Done) {
-        let Some(kept) = self.views.iter_mut().find(|kept| kept.name() == done.view) else { return };
+        let Some(kept) = self.views.iter_mut().find(|kept| kept.storage() == done.storage) else { return };
         kept.is_running = false;
         match done.outcome {
             Ok(passed) => {
-                tracing::debug!(view = done.view, ?passed, busy_ms = done.busy.as_millis(), "maintenance");
+                tracing::debug!(storage = done.storage, ?passed, busy_ms = done.busy.as_millis(), "maintenance");
                 let share = self.settings.share.clamp(0.01, 1.0);
                 let rest = done.busy.mul_f64(kept.company as f64 / share - 1.0);
                 // Nothing came of it: parts went away before they were read.
                 let rest = if passed == Passed::Idle { rest.max(self.settings.interval) } else { rest };
                 kept.ready_at = Instant::now() + rest;
                 kept.back_off = BACK_OFF_MIN;
-                self.board.ended(&done.view, None);
+                self.board.ended(&done.storage, None);
             }
             // Nothing went wrong; there was just no moment of rest.
             Err(RebuildError::SourceMoved { .. } | RebuildError::Outrun) => {
@@ -354,10 +384,14 @@ impl Keeper {
                 if matches!(error, RebuildError::DefinitionMoved) {
                     self.outdated.notify_one();
                 }
-                tracing::warn!("view {}: {error}; trying again in {} s", done.view, kept.back_off.as_secs());
+                tracing::warn!(
+                    "view {}: {error}; trying again in {} s",
+                    kept.pass.view.name(),
+                    kept.back_off.as_secs()
+                );
                 kept.ready_at = Instant::now() + kept.back_off;
                 kept.back_off = longer(kept.back_off);
-                self.board.ended(&done.view, Some(error.to_string()));
+                self.board.ended(&done.storage, Some(error.to_string()));
             }
         }
     }
@@ -377,8 +411,8 @@ impl Keeper {
         let now_ms = self.store.now_ms().await?;
         let idle = |kept: &Kept| !kept.is_running && leases.holds(kept.storage());
         for kept in self.views.iter().filter(|kept| idle(kept)) {
-            let name = kept.name();
-            if let Some(Sight { manifest: Some(manifest), rows_by_run, .. }) = look.sight(name).map(Arc::as_ref) {
+            let sight = look.sight(kept.storage());
+            if let Some(Sight { manifest: Some(manifest), rows_by_run, .. }) = sight.map(Arc::as_ref) {
                 collect::due(&self.upstream, &kept.pass.view, manifest, rows_by_run, now_ms).await?;
             }
         }
@@ -387,12 +421,8 @@ impl Keeper {
 }
 
 impl Kept {
-    fn name(&self) -> &str {
-        self.pass.view.name()
-    }
-
     fn storage(&self) -> &str {
-        &self.pass.view.storage.name.table
+        self.pass.view.storage_name()
     }
 
     fn plan(&mut self, sight: &Sight) -> Plan {

@@ -42,7 +42,8 @@ pub fn is_unsteady(function: &str) -> bool {
 /// Runs both queries. Sums and averages of floats may differ by the order of addition: they are equal to nine digits.
 pub async fn verify(upstream: &Upstream, view: &CatalogView) -> Result<Verdict, VerifyError> {
     let looker = Looker::connect(upstream.clone(), vec![view.target()]).await?;
-    let coverage = || async { Ok::<_, VerifyError>(looker.look(&[view.name()]).await?.coverage(view.name())) };
+    let coverage =
+        || async { Ok::<_, VerifyError>(looker.look(&[view.storage_name()]).await?.coverage(view.storage_name())) };
     let Coverage::Covered(before) = coverage().await? else { return Ok(Verdict::SourceChanged) };
     let (sql, skipped) = comparison(view, &before);
     #[derive(Deserialize)]

@@ -48,6 +48,8 @@ pub struct ViewColumn {
 #[derive(Debug, Clone)]
 pub struct View {
     pub name: String,
+    /// Name of the storage table, which tells two definitions of one view apart. Empty until it is known.
+    pub storage: String,
     /// In the order of FROM; the partitions of the first one, the fact table, key the runs.
     pub tables: Vec<TableName>,
     pub columns: Vec<ViewColumn>,
@@ -160,7 +162,8 @@ impl View {
         }
         let columns = columns(&block, query)?;
         let by_key = columns.iter().enumerate().rev().map(|(i, c)| (c.expr.key.clone(), i)).collect();
-        Ok(View { name: name.into(), tables: block.tables.clone(), columns, block, by_key })
+        let (name, storage, tables) = (name.into(), String::new(), block.tables.clone());
+        Ok(View { name, storage, tables, columns, block, by_key })
     }
 
     /// The SELECT that computes the view's partial states from the source: one column for each view column, called

@@ -53,12 +53,13 @@ const PLAN_KEY_BYTES_MAX: usize = 16 * 1024;
 pub struct Accelerator {
     schema: Schema,
     views: Vec<Arc<View>>,
+    /// By storage table, since there may be two definitions of one view.
     catalog: HashMap<String, CatalogView>,
     looker: Looker,
     clients: Clients,
     shapes: Shapes,
     plans: DashMap<(String, String), Arc<Plan>>,
-    /// When an earlier look last turned out wrong, by view.
+    /// When an earlier look last turned out wrong, by storage table.
     unsteady: Arc<DashMap<String, Instant>>,
     client: HttpUpstream,
     shadow: Arc<Shadow>,
@@ -69,7 +70,7 @@ pub struct Accelerator {
 pub struct Explanation {
     pub decision: Decision,
     pub plan: Option<Arc<Plan>>,
-    /// What the look showed of each view that matches.
+    /// What the look showed of each view that matches, by storage table.
     pub coverages: Vec<(String, Coverage)>,
     /// Set when the decision was made ahead of the look that proves it.
     pub confirmation: Option<Confirmation>,
@@ -97,6 +98,24 @@ enum Proof {
     Behind,
 }
 
+/// A decision by one look.
+struct Walked {
+    decision: Decision,
+    /// The answer reads tables beside views.
+    is_mixed: bool,
+    /// Storage tables of the views that answer.
+    storages: Vec<String>,
+}
+
+/// How far a definition of a view is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Standing {
+    NeverBuilt,
+    /// Built, but it may not answer at the moment.
+    Built,
+    MayAnswer,
+}
+
 /// The way a decision ends early.
 type Step<T> = Result<T, String>;
 
@@ -108,7 +127,7 @@ impl Accelerator {
         Ok(Self {
             schema: catalog.schema,
             views: catalog.views.iter().map(|v| v.view.clone()).collect(),
-            catalog: catalog.views.into_iter().map(|v| (v.name().to_string(), v)).collect(),
+            catalog: catalog.views.into_iter().map(|v| (v.storage_name().to_string(), v)).collect(),
             looker,
             clients: Clients::new(client.clone()),
             shapes: Shapes::new(client.clone()),
@@ -187,18 +206,19 @@ impl Accelerator {
             return Err(plan.reason());
         }
         let (look, is_earlier) = self.look(&plan, looking, seen).await?;
-        let (decision, is_mixed) = self.walk(query, &statement, &database, &facts.roles, &plan, &look).await;
+        let walked = self.walk(query, &statement, &database, &facts.roles, &plan, &look).await;
         let age = look.started_at.elapsed();
-        let (look, is_earlier, decision, is_mixed) = match &decision {
+        let (look, is_earlier, walked) = match &walked.decision {
             // What an earlier look did not allow, a new one may.
             Decision::Raw { .. } if is_earlier && age >= STALE_AGE_MAX => {
                 let (look, is_earlier) = self.look(&plan, Looking::First, seen).await?;
-                let (decision, is_mixed) = self.walk(query, &statement, &database, &facts.roles, &plan, &look).await;
-                (look, is_earlier, decision, is_mixed)
+                let walked = self.walk(query, &statement, &database, &facts.roles, &plan, &look).await;
+                (look, is_earlier, walked)
             }
-            _ => (look, is_earlier, decision, is_mixed),
+            _ => (look, is_earlier, walked),
         };
-        if let Decision::View { views, mode, .. } = &decision {
+        let Walked { decision, is_mixed, storages } = walked;
+        if let Decision::View { mode, .. } = &decision {
             let proof = match mode {
                 Mode::Hybrid => Proof::After,
                 Mode::Full if is_mixed => Proof::Behind,
@@ -206,9 +226,9 @@ impl Accelerator {
                 Mode::Full => Proof::Given,
             };
             if looking == Looking::Ahead && self.shadow.takes_next() {
-                self.compare(query, statement, &database, &decision, look.clone());
+                self.compare(query, statement, &database, &decision, &storages, look.clone());
             }
-            seen.confirmation = Some(self.confirmation(look, views.clone(), proof));
+            seen.confirmation = Some(self.confirmation(look, storages, proof));
         }
         Ok(decision)
     }
@@ -220,18 +240,20 @@ impl Accelerator {
         statement: Statement,
         database: &str,
         decision: &Decision,
+        storages: &[String],
         look: Arc<Look>,
     ) {
         let Decision::View { views, sql, .. } = decision else { return };
         let (shadow, client, looker) = (self.shadow.clone(), self.client.clone(), self.looker.clone());
         let (query, database) = (query.clone(), database.to_string());
-        let (views, rewritten) = (views.clone(), sql.clone());
+        let (views, storages, rewritten) = (views.clone(), storages.to_vec(), sql.clone());
         tokio::spawn(async move {
-            shadow.verify(&client, &looker, &Subject { query, statement, database, rewritten, views, look }).await;
+            let subject = Subject { query, statement, database, rewritten, views, storages, look };
+            shadow.verify(&client, &looker, &subject).await;
         });
     }
 
-    /// Decides by one look; says also whether the answer reads tables beside views.
+    /// Decides by one look.
     async fn walk(
         &self,
         query: &IncomingQuery,
@@ -240,7 +262,7 @@ impl Accelerator {
         roles: &[String],
         plan: &Plan,
         look: &Look,
-    ) -> (Decision, bool) {
+    ) -> Walked {
         let mut walk = Walk::new(plan);
         while let Some(block) = walk.next_block() {
             match self.answer(query, database, roles, block, look).await {
@@ -249,7 +271,8 @@ impl Accelerator {
             }
         }
         let is_mixed = walk.reads_tables_beside(statement);
-        (walk.decision(&query.sql), is_mixed)
+        let storages = walk.storages().to_vec();
+        Walked { decision: walk.decision(&query.sql), is_mixed, storages }
     }
 
     fn plan(&self, query: &IncomingQuery, statement: &Statement, database: &str) -> Arc<Plan> {
@@ -269,30 +292,30 @@ impl Accelerator {
 
     /// A look at the views that match: a new one, or an earlier one, which is to be confirmed.
     async fn look(&self, plan: &Plan, looking: Looking, seen: &mut Explanation) -> Step<(Arc<Look>, bool)> {
-        let mut names: Vec<&str> = plan
+        let mut storages: Vec<&str> = plan
             .replaceable()
             .flat_map(|b| &b.candidates)
             .filter(|c| c.outcome.is_ok())
-            .map(|c| c.view.name.as_str())
+            .map(|c| c.view.storage.as_str())
             .collect();
-        names.sort_unstable();
-        names.dedup();
+        storages.sort_unstable();
+        storages.dedup();
         let last = match looking {
             Looking::First => None,
-            Looking::Ahead if names.iter().any(|name| self.is_unsteady(name)) => None,
-            Looking::Ahead => self.looker.last(&names, AHEAD_AGE_MAX),
+            Looking::Ahead if storages.iter().any(|storage| self.is_unsteady(storage)) => None,
+            Looking::Ahead => self.looker.last(&storages, AHEAD_AGE_MAX),
         };
         let (look, is_earlier) = match last {
             Some(last) => (last, true),
-            None => (self.looker.look(&names).await.map_err(|e| e.to_string())?, false),
+            None => (self.looker.look(&storages).await.map_err(|e| e.to_string())?, false),
         };
-        seen.coverages = names.iter().map(|name| (name.to_string(), look.coverage(name))).collect();
+        seen.coverages = storages.iter().map(|storage| (storage.to_string(), look.coverage(storage))).collect();
         Ok((look, is_earlier))
     }
 
     /// Whether a decision about a view turned out wrong a short time ago: its sources are changing.
-    fn is_unsteady(&self, view: &str) -> bool {
-        self.unsteady.get(view).is_some_and(|at| at.elapsed() < UNSTEADY_AGE_MAX)
+    fn is_unsteady(&self, storage: &str) -> bool {
+        self.unsteady.get(storage).is_some_and(|at| at.elapsed() < UNSTEADY_AGE_MAX)
     }
 
     /// The view and the text that answer one block.
@@ -314,15 +337,30 @@ impl Accelerator {
         Ok((choice, text))
     }
 
+    /// How far each of some definitions is, by storage table. Those that are not in force are not told.
+    pub async fn standings(&self, views: &[&CatalogView]) -> Result<HashMap<String, Standing>, LookError> {
+        let known = views.iter().filter_map(|view| self.catalog.get(view.storage_name()));
+        let known: Vec<&CatalogView> = known.collect();
+        let storages: Vec<&str> = known.iter().map(|view| view.storage_name()).collect();
+        let look = self.looker.look_anew(&storages).await?;
+        let is_built = |storage: &str| look.sight(storage).is_some_and(|sight| sight.manifest.is_some());
+        let standing = |view: &CatalogView| match self.offer(&view.view, &look) {
+            Ok(_) => Standing::MayAnswer,
+            Err(_) if is_built(view.storage_name()) => Standing::Built,
+            Err(_) => Standing::NeverBuilt,
+        };
+        Ok(known.into_iter().map(|view| (view.storage_name().to_string(), standing(view))).collect())
+    }
+
     fn offer(&self, view: &View, look: &Look) -> Step<Offer> {
-        let Some(known) = self.catalog.get(&view.name) else { return Err("no view matches".into()) };
+        let Some(known) = self.catalog.get(&view.storage) else { return Err("no view matches".into()) };
         let stale = |why: &Staleness| format!("stale: view {}: {why}", view.name);
-        let (covered, cut) = match look.coverage(&view.name) {
+        let (covered, cut) = match look.coverage(&view.storage) {
             Coverage::Covered(covered) => (covered, None),
             Coverage::Partial(covered, cut) => (covered, Some(cut)),
             Coverage::Stale(why) => return Err(stale(&why)),
         };
-        if let Some(refusal) = self.shadow.refusal(&view.name, &covered.runs) {
+        if let Some(refusal) = self.shadow.refusal(view, &covered.runs) {
             return Err(refusal);
         }
         let raw = match &cut {
@@ -370,14 +408,14 @@ impl Accelerator {
 }
 
 impl Accelerator {
-    /// The promise that a new look shows of the `used` views what the `earlier` one showed.
+    /// The promise that a new look shows of the views in the storage tables `used` what the `earlier` one showed.
     fn confirmation(&self, earlier: Arc<Look>, used: Vec<String>, proof: Proof) -> Confirmation {
         let (confirming, confirmation) = Confirmation::new();
         let (looker, unsteady) = (self.looker.clone(), self.unsteady.clone());
         tokio::spawn(async move {
-            let names: Vec<&str> = used.iter().map(String::as_str).collect();
+            let storages: Vec<&str> = used.iter().map(String::as_str).collect();
             let mut outcome = match proof {
-                Proof::Beside => verdict(looker.look(&names).await, &used, |look, view| look.confirms(&earlier, view)),
+                Proof::Beside => verdict(looker.look(&storages).await, &used, |look, of| look.confirms(&earlier, of)),
                 Proof::Given | Proof::After | Proof::Behind => Ok(()),
             };
             if outcome.is_ok() {
@@ -386,15 +424,15 @@ impl Accelerator {
                 }
                 if matches!(proof, Proof::After | Proof::Behind) {
                     let anew = proof == Proof::After;
-                    let look = if anew { looker.look_anew(&names).await } else { looker.look(&names).await };
-                    outcome = verdict(look, &used, |look, view| look.confirms(&earlier, view));
+                    let look = if anew { looker.look_anew(&storages).await } else { looker.look(&storages).await };
+                    outcome = verdict(look, &used, |look, of| look.confirms(&earlier, of));
                 } else if earlier.started_at.elapsed() > RUNS_STAND {
-                    let look = looker.look_anew(&names).await;
-                    outcome = verdict(look, &used, |look, view| look.has_runs_of(&earlier, view));
+                    let look = looker.look_anew(&storages).await;
+                    outcome = verdict(look, &used, |look, of| look.has_runs_of(&earlier, of));
                 }
             }
             if outcome.is_err() {
-                used.into_iter().for_each(|view| _ = unsteady.insert(view, Instant::now()));
+                used.into_iter().for_each(|storage| _ = unsteady.insert(storage, Instant::now()));
             }
             confirming.tell(outcome);
         });
@@ -407,7 +445,8 @@ fn verdict(
     used: &[String],
     holds: impl Fn(&Look, &str) -> Result<(), String>,
 ) -> Result<(), String> {
-    let verdict = look.map_err(|e| e.to_string()).and_then(|look| used.iter().try_for_each(|view| holds(&look, view)));
+    let verdict =
+        look.map_err(|e| e.to_string()).and_then(|look| used.iter().try_for_each(|storage| holds(&look, storage)));
     verdict.map_err(|reason| short(&reason))
 }
 

@@ -62,7 +62,7 @@ impl Admin {
         let counters = &self.proxy.counters;
         let hits = self.proxy.tally.hits();
         let wrong = |found: Quarantined| json!({ "query": found.query, "sent": found.rewritten, "difference": found.difference });
-        let quarantined = self.proxy.decider.quarantined().into_iter().map(|(view, found)| (view, wrong(found)));
+        let quarantined = self.proxy.decider.quarantined().into_iter().map(|found| (found.view.clone(), wrong(found)));
         let views = self.board.entries().into_iter().map(|(view, entry)| {
             let mut value = json!(entry);
             value["hits"] = json!(hits.get(&view).copied().unwrap_or_default());

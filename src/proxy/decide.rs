@@ -38,20 +38,27 @@ impl Choice<'_> {
     }
 }
 
-/// The matching view with the fewest rows to read; `offer` tells what each of them has to offer, or why nothing.
+/// The matching view with the fewest rows to read; `offer` tells what each of them has to offer, or why nothing. Of two
+/// definitions of one view, of which the newer comes first, the first one that has something to offer counts.
 pub fn choose<'a>(
     block: &'a PlannedBlock,
     offer: &dyn Fn(&View) -> Result<Offer, String>,
 ) -> Result<Choice<'a>, String> {
     let mut reason = None;
     let mut best: Option<Choice<'a>> = None;
+    let mut offered: Vec<&str> = Vec::new();
     for candidate in &block.candidates {
         let Ok(matched) = &candidate.outcome else { continue };
+        if offered.contains(&candidate.view.name.as_str()) {
+            continue;
+        }
         match offer(&candidate.view) {
-            Ok(offer) if best.as_ref().is_none_or(|best| offer.rows < best.offer.rows) => {
-                best = Some(Choice { view: &candidate.view, offer, block, matched });
+            Ok(offer) => {
+                offered.push(&candidate.view.name);
+                if best.as_ref().is_none_or(|best| offer.rows < best.offer.rows) {
+                    best = Some(Choice { view: &candidate.view, offer, block, matched });
+                }
             }
-            Ok(_) => {}
             Err(why) => _ = reason.get_or_insert(why),
         }
     }
@@ -72,6 +79,7 @@ pub struct Walk<'a> {
     left: std::vec::IntoIter<&'a PlannedBlock>,
     replacements: Vec<(std::ops::Range<usize>, String)>,
     views: Vec<String>,
+    storages: Vec<String>,
     mode: Mode,
     refused: Option<String>,
 }
@@ -80,7 +88,8 @@ impl<'a> Walk<'a> {
     pub fn new(plan: &'a Plan) -> Self {
         let left: Vec<&PlannedBlock> = plan.replaceable().collect();
         let left = left.into_iter();
-        Self { plan, left, replacements: Vec::new(), views: Vec::new(), mode: Mode::Full, refused: None }
+        let (replacements, views, storages) = (Vec::new(), Vec::new(), Vec::new());
+        Self { plan, left, replacements, views, storages, mode: Mode::Full, refused: None }
     }
 
     /// The next block; those that are gone together with an answered one around them are left out.
@@ -93,6 +102,8 @@ impl<'a> Walk<'a> {
         self.replacements.push((choice.block.span.clone(), text));
         self.views.push(choice.view.name.clone());
         self.views.dedup();
+        self.storages.push(choice.view.storage.clone());
+        self.storages.dedup();
         if choice.mode() == Mode::Hybrid {
             self.mode = Mode::Hybrid;
         }
@@ -112,11 +123,81 @@ impl<'a> Walk<'a> {
             || inside.into_iter().any(|block| !block.block.subqueries.is_empty())
     }
 
+    /// The storage tables of the views that answer so far.
+    pub fn storages(&self) -> &[String] {
+        &self.storages
+    }
+
     /// What to send in place of `sql`.
     pub fn decision(self, sql: &str) -> Decision {
         if self.replacements.is_empty() {
             return Decision::Raw { reason: self.refused.unwrap_or_else(|| self.plan.reason()) };
         }
         Decision::View { views: self.views, mode: self.mode, sql: splice(sql, self.replacements) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::matching::plan::plan;
+    use crate::matching::schema::{Column, Schema, Table, TableName};
+    use crate::sql::parse;
+
+    fn schema() -> Schema {
+        let column = |name: &str| Column {
+            name: name.into(),
+            type_name: "UInt32".into(),
+            default_kind: String::new(),
+            default_expression: String::new(),
+        };
+        let columns = ["a", "b", "v"].map(column).to_vec();
+        let (name, engine) = (TableName::new("db", "t"), "MergeTree".to_string());
+        let mut schema = Schema::default();
+        schema.insert(Table { name, uuid: String::new(), engine, columns });
+        schema
+    }
+
+    fn offer(rows: u64) -> Offer {
+        let stored = StoredView {
+            database: "tributary".into(),
+            table: "s".into(),
+            columns: Vec::new(),
+            runs: vec![1],
+            dead: Vec::new(),
+            raw: None,
+        };
+        Offer { stored, rows, source_rows: 1000 }
+    }
+
+    #[test]
+    fn the_newer_definition_answers_as_soon_as_it_may_however_many_rows_it_has() {
+        let schema = schema();
+        let view = |name: &str, storage: &str, query: &str| {
+            let mut view = View::new(name, query, "db", &schema).unwrap();
+            view.storage = storage.into();
+            Arc::new(view)
+        };
+        let views = [
+            view("v", "new", "SELECT a, b, sum(v) FROM t GROUP BY a, b"),
+            view("w", "other", "SELECT a, b, sum(v), count() FROM t GROUP BY a, b"),
+            view("v", "old", "SELECT a, sum(v) FROM t GROUP BY a"),
+        ];
+        let statement = parse("SELECT a, sum(v) FROM t GROUP BY a").unwrap();
+        let plan = plan(&statement, "db", &schema, &views);
+        let block = plan.replaceable().next().unwrap();
+        let chosen = |new: Option<u64>, other: u64| {
+            let offer = |view: &View| match view.storage.as_str() {
+                "new" => new.map(offer).ok_or_else(|| "never built".to_string()),
+                "other" => Ok(offer(other)),
+                _ => Ok(offer(10)),
+            };
+            choose(block, &offer).unwrap().view.storage.clone()
+        };
+        assert_eq!(chosen(Some(500), 900), "new", "the previous definition has gone");
+        assert_eq!(chosen(Some(500), 100), "other", "another view is smaller");
+        assert_eq!(chosen(None, 100), "old", "until the new one is built, the previous one is there");
     }
 }

@@ -26,7 +26,7 @@ impl Decider {
     }
 
     /// Views that gave a wrong answer and are not used.
-    pub fn quarantined(&self) -> Vec<(String, Quarantined)> {
+    pub fn quarantined(&self) -> Vec<Quarantined> {
         match self {
             Decider::Views(keeper) => keeper.quarantined(),
             Decider::PassThrough | Decider::Rule(_) => Vec::new(),

@@ -1,17 +1,18 @@
 //! Keeps the views in force: resolved at start, and again whenever a view file or a table's definition changes.
 //!
 //! Without ClickHouse, or with a broken view file, the proxy goes on: what cannot be used now is tried again, and the last
-//! good version of a view stays in force while its file is broken.
+//! good version of a view stays in force while its file is broken. A view that is declared anew goes on answering by its
+//! previous definition, which is kept up to date as well, until the new one is built.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::{Notify, mpsc, watch};
 
-use super::accelerator::Accelerator;
+use super::accelerator::{Accelerator, Standing};
 use super::client::HttpUpstream;
 use super::query::{Decided, Decision, IncomingQuery};
 use super::shadow::{Quarantined, Shadow};
@@ -19,7 +20,7 @@ use crate::config::Consistency;
 use crate::matching::schema::Schema;
 use crate::upstream::Upstream;
 use crate::views::catalog::{self, Catalog, CatalogView};
-use crate::views::declaration;
+use crate::views::declaration::{self, Loaded};
 use crate::views::problem::Problem;
 
 /// While ClickHouse does not answer, it is asked again after this time.
@@ -27,6 +28,9 @@ const RETRY: Duration = Duration::from_secs(2);
 
 /// Schemas and view files are compared again after this time.
 const REFRESH: Duration = Duration::from_secs(30);
+
+/// While a redefined view is being built, a look tells this often whether it may answer.
+const SWITCH: Duration = Duration::from_millis(500);
 
 /// Editors write a file in several steps; it is read when it has been left alone for this long.
 const SETTLED: Duration = Duration::from_millis(200);
@@ -58,10 +62,32 @@ pub struct Options {
 /// What is in force, to compare with.
 #[derive(Default)]
 struct InForce {
-    /// Tells whether files and server say the same as before.
-    state: String,
+    /// As in a [`Catalog`].
     views: Vec<CatalogView>,
     schema: Schema,
+    problems: Vec<String>,
+}
+
+impl InForce {
+    /// The same text for the same state of files and server.
+    fn text(&self) -> String {
+        let views: Vec<_> =
+            self.views.iter().map(|v| (&v.declaration.consistency, &v.storage, v.is_previous)).collect();
+        let tables: Vec<_> = self.schema.tables().collect();
+        format!("{views:?}\n{:?}\n{tables:?}", self.problems)
+    }
+
+    /// Redefined views that are not built yet, each with the definition that answers meanwhile.
+    fn redefined(&self) -> impl Iterator<Item = (&CatalogView, &CatalogView)> {
+        let previous = self.views.iter().filter(|view| view.is_previous);
+        previous.filter_map(|previous| Some((self.views.iter().find(|view| view.name() == previous.name())?, previous)))
+    }
+
+    /// Other definitions of a view, the newest first.
+    fn others<'a>(&'a self, view: &'a CatalogView) -> impl DoubleEndedIterator<Item = &'a CatalogView> {
+        let is_other = |known: &&CatalogView| known.name() == view.name() && known.storage.name != view.storage.name;
+        self.views.iter().filter(is_other)
+    }
 }
 
 impl Keeper {
@@ -82,9 +108,10 @@ impl Keeper {
         Self { consistency: options.consistency, shadow: Arc::new(Shadow::new(options.verify)), ..self }
     }
 
-    /// Every view that was caught giving a wrong answer.
-    pub fn quarantined(&self) -> Vec<(String, Quarantined)> {
-        self.shadow.quarantined()
+    /// Every view in force that was caught giving a wrong answer.
+    pub fn quarantined(&self) -> Vec<Quarantined> {
+        let views = self.views.borrow().clone();
+        self.shadow.quarantined(&views.iter().map(CatalogView::storage_name).collect::<Vec<_>>())
     }
 
     /// The views in force, and every change of them.
@@ -112,21 +139,21 @@ impl Keeper {
             );
         }
         let mut in_force = InForce::default();
-        let mut wait = self.load(&mut in_force).await;
+        let mut load_at = Instant::now() + self.load(&mut in_force).await;
         tokio::spawn(async move {
-            let watcher = watcher;
             loop {
-                let change = tokio::select! {
-                    change = tokio::time::timeout(wait, changed.recv()) => change,
-                    () = self.outdated.notified() => Ok(Some(())),
-                };
-                if let Ok(Some(())) = change {
-                    while let Ok(Some(())) = tokio::time::timeout(SETTLED, changed.recv()).await {}
-                } else if watcher.is_err() {
-                    // The channel is closed then, and would be received from at once.
-                    tokio::time::sleep(wait).await;
+                let is_redefined = in_force.redefined().next().is_some();
+                let wake_at = if is_redefined { load_at.min(Instant::now() + SWITCH) } else { load_at };
+                tokio::select! {
+                    Some(()) = changed.recv(), if watcher.is_ok() => {}
+                    () = self.outdated.notified() => {}
+                    () = tokio::time::sleep_until(wake_at.into()) => if wake_at < load_at {
+                        self.switch(&mut in_force).await;
+                        continue;
+                    }
                 }
-                wait = self.load(&mut in_force).await;
+                while watcher.is_ok() && matches!(tokio::time::timeout(SETTLED, changed.recv()).await, Ok(Some(()))) {}
+                load_at = Instant::now() + self.load(&mut in_force).await;
             }
         });
     }
@@ -134,13 +161,15 @@ impl Keeper {
     /// Puts the views into force if anything about them has changed; returns when to try again.
     async fn load(&self, in_force: &mut InForce) -> Duration {
         let attempt = async {
-            let (catalog, state) = self.resolve(in_force).await?;
-            if in_force.state != state {
-                let (views, schema) = (catalog.views.clone(), catalog.schema.clone());
-                self.put_in_force(catalog).await?;
-                *in_force = InForce { state, views, schema };
+            let next = self.resolve(in_force).await?;
+            if self.current.load().is_some() && next.text() == in_force.text() {
+                return Ok(());
             }
-            Ok::<_, String>(())
+            next.problems.iter().for_each(|problem| tracing::error!("{problem}"));
+            for (view, _) in next.redefined() {
+                tracing::info!("view {}: the previous definition answers until the new one is built", view.name());
+            }
+            self.put_in_force(in_force, next).await
         };
         match attempt.await {
             Ok(()) => REFRESH,
@@ -151,37 +180,81 @@ impl Keeper {
         }
     }
 
-    /// What files and server say now, and a text that tells whether it is the same as before.
-    async fn resolve(&self, in_force: &InForce) -> Result<(Catalog, String), String> {
+    /// What files and server say now, with what stays of that which is in force.
+    async fn resolve(&self, in_force: &InForce) -> Result<InForce, String> {
         let path = self.path.clone();
         let loaded = tokio::task::spawn_blocking(move || declaration::load(&path)).await.map_err(|e| e.to_string())?;
         let loaded = loaded.with_default(self.consistency);
         let mut catalog = catalog::resolve(&self.upstream, loaded).await.map_err(|error| error.to_string())?;
         keep_last_good(&mut catalog, in_force);
-        let views: Vec<_> = catalog.views.iter().map(|v| (&v.declaration.consistency, &v.storage)).collect();
-        let problems: Vec<String> = catalog.problems.iter().map(Problem::to_string).collect();
-        let tables: Vec<_> = catalog.schema.tables().collect();
-        let state = format!("{views:?}\n{problems:?}\n{tables:?}");
-        Ok((catalog, state))
+        self.keep_previous(&mut catalog, in_force).await?;
+        let problems = catalog.problems.iter().map(Problem::to_string).collect();
+        Ok(InForce { views: catalog.views, schema: catalog.schema, problems })
     }
 
-    async fn put_in_force(&self, catalog: Catalog) -> Result<(), String> {
-        for problem in &catalog.problems {
-            tracing::error!("{problem}");
+    /// Of a view that was declared anew, the definition that has been answering stays until the new one is built.
+    async fn keep_previous(&self, catalog: &mut Catalog, in_force: &InForce) -> Result<(), String> {
+        let is_redefined = |view: &&CatalogView| in_force.others(view).next().is_some();
+        let redefined: Vec<&CatalogView> = catalog.views.iter().filter(is_redefined).collect();
+        let Some(accelerator) = self.current.load_full().filter(|_| !redefined.is_empty()) else { return Ok(()) };
+        let known = in_force.views.iter().chain(redefined.iter().copied()).collect::<Vec<_>>();
+        let standings = accelerator.standings(&known).await.map_err(|error| error.to_string())?;
+        let standing = |view: &CatalogView| standings.get(view.storage_name()).copied().unwrap_or(Standing::NeverBuilt);
+        let waiting = redefined.into_iter().filter(|view| standing(view) < Standing::MayAnswer);
+        // Of equal ones the last, which is the newest here.
+        let previous = waiting.filter_map(|view| in_force.others(view).rev().max_by_key(|known| standing(known)));
+        let previous: Vec<&CatalogView> = previous.filter(|known| standing(known) > Standing::NeverBuilt).collect();
+        // The tables may have other columns by now, and then it is another definition.
+        let declarations = previous.iter().map(|known| known.declaration.clone()).collect();
+        let loaded = Loaded { declarations, problems: Vec::new() };
+        let again = catalog::resolve(&self.upstream, loaded).await.map_err(|error| error.to_string())?;
+        for table in again.schema.tables() {
+            if catalog.schema.table(&table.name).is_none() {
+                catalog.schema.insert(table.clone());
+            }
         }
-        let views = Arc::new(catalog.views.clone());
+        let same = again.views.into_iter().filter(|view| previous.iter().any(|known| known.storage == view.storage));
+        let same: Vec<_> = same.map(|view| CatalogView { is_previous: true, ..view }).collect();
+        catalog.views.extend(same);
+        Ok(())
+    }
+
+    /// Lets previous definitions go whose views may answer by the new ones.
+    async fn switch(&self, in_force: &mut InForce) {
+        let Some(accelerator) = self.current.load_full() else { return };
+        let redefined: Vec<&CatalogView> = in_force.redefined().map(|(view, _)| view).collect();
+        // Without ClickHouse nothing is built.
+        let Ok(standings) = accelerator.standings(&redefined).await else { return };
+        let may_answer = |view: &CatalogView| standings.get(view.storage_name()) == Some(&Standing::MayAnswer);
+        let built = redefined.into_iter().filter(|view| may_answer(view));
+        let built: Vec<String> = built.map(|view| view.name().to_string()).collect();
+        if built.is_empty() {
+            return;
+        }
+        let stays = |view: &&CatalogView| !view.is_previous || !built.iter().any(|name| name == view.name());
+        let views = in_force.views.iter().filter(stays).cloned().collect();
+        let next = InForce { views, schema: in_force.schema.clone(), problems: in_force.problems.clone() };
+        match self.put_in_force(in_force, next).await {
+            Ok(()) => built.iter().for_each(|name| tracing::info!("view {name}: the new definition answers now")),
+            Err(error) => tracing::warn!("cannot switch to new definitions: {error}"),
+        }
+    }
+
+    async fn put_in_force(&self, in_force: &mut InForce, next: InForce) -> Result<(), String> {
+        let catalog = Catalog { schema: next.schema.clone(), views: next.views.clone(), problems: Vec::new() };
         let accelerator = Accelerator::connect(self.upstream.clone(), self.client.clone(), catalog);
         let accelerator = accelerator.await.map_err(|error| error.to_string())?;
         self.current.store(Some(Arc::new(accelerator.with_shadow(self.shadow.clone()))));
-        tracing::info!("{} views in force", views.len());
-        self.views.send_replace(views);
+        tracing::info!("{} views in force", next.views.iter().filter(|view| !view.is_previous).count());
+        self.views.send_replace(Arc::new(next.views.clone()));
+        *in_force = next;
         Ok(())
     }
 }
 
 /// Views in force whose file is now broken, or gone together with its folder, stay as they were.
 fn keep_last_good(catalog: &mut Catalog, in_force: &InForce) {
-    for view in &in_force.views {
+    for view in in_force.views.iter().filter(|view| !view.is_previous) {
         let file = &view.declaration.file.path;
         let is_broken = catalog.problems.iter().any(|p| p.file.path == *file || file.starts_with(&p.file.path));
         let is_there = catalog.views.iter().any(|known| known.name() == view.name());

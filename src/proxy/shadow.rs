@@ -12,6 +12,7 @@ use super::client::{HttpUpstream, ProbeError};
 use super::differences::{FORMAT, difference, unjudgeable, without_format};
 use super::query::IncomingQuery;
 use crate::maintain::look::{Coverage, Look, Looker};
+use crate::matching::view::View;
 use crate::sql::tree::Statement;
 
 /// Comparisons at the same time. While one runs, other answers are not compared.
@@ -20,6 +21,7 @@ const COMPARISONS_MAX: usize = 1;
 /// A view that gave a wrong answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quarantined {
+    pub view: String,
     /// The runs of then: when none of them is live any more, the view is trusted again.
     pub runs: Vec<u64>,
     pub query: String,
@@ -34,6 +36,7 @@ pub struct Shadow {
     share: f64,
     answers: AtomicU64,
     running: Semaphore,
+    /// By storage table.
     quarantined: DashMap<String, Quarantined>,
 }
 
@@ -44,6 +47,8 @@ pub struct Subject {
     pub database: String,
     pub rewritten: String,
     pub views: Vec<String>,
+    /// Their storage tables.
+    pub storages: Vec<String>,
     /// The look by which the answer was decided.
     pub look: Arc<Look>,
 }
@@ -71,16 +76,16 @@ impl Shadow {
     }
 
     /// Why a view whose live runs are these does not answer. Forgets what is over.
-    pub fn refusal(&self, view: &str, runs: &[u64]) -> Option<String> {
+    pub fn refusal(&self, view: &View, runs: &[u64]) -> Option<String> {
         let is_over = |found: &Quarantined| !found.runs.iter().any(|run| runs.contains(run));
-        self.quarantined.remove_if(view, |_, found| is_over(found));
-        let is_quarantined = self.quarantined.contains_key(view);
-        is_quarantined.then(|| format!("quarantined: view {view} gave another answer than its sources"))
+        self.quarantined.remove_if(&view.storage, |_, found| is_over(found));
+        let is_quarantined = self.quarantined.contains_key(&view.storage);
+        is_quarantined.then(|| format!("quarantined: view {} gave another answer than its sources", view.name))
     }
 
-    /// Every view that gave a wrong answer, with the last such answer.
-    pub fn quarantined(&self) -> Vec<(String, Quarantined)> {
-        self.quarantined.iter().map(|entry| (entry.key().clone(), entry.value().clone())).collect()
+    /// The last wrong answer of every view that gave one and has one of these storage tables.
+    pub fn quarantined(&self, storages: &[&str]) -> Vec<Quarantined> {
+        storages.iter().filter_map(|storage| Some(self.quarantined.get(*storage)?.clone())).collect()
     }
 
     /// Compares one answer, unless another comparison is under way, and draws the consequences.
@@ -99,14 +104,16 @@ impl Shadow {
                     subject.query.sql,
                     subject.rewritten,
                 );
-                for view in &subject.views {
-                    let runs = match subject.look.coverage(view) {
-                        Coverage::Covered(covered) | Coverage::Partial(covered, _) => covered.runs,
+                for storage in &subject.storages {
+                    let Some(sight) = subject.look.sight(storage) else { continue };
+                    let runs = match &sight.coverage {
+                        Coverage::Covered(covered) | Coverage::Partial(covered, _) => covered.runs.clone(),
                         Coverage::Stale(_) => continue,
                     };
+                    let view = sight.view.clone();
                     let (query, rewritten) = (subject.query.sql.clone(), subject.rewritten.clone());
-                    let found = Quarantined { runs, query, rewritten, difference: difference.clone() };
-                    self.quarantined.insert(view.clone(), found);
+                    let found = Quarantined { view, runs, query, rewritten, difference: difference.clone() };
+                    self.quarantined.insert(storage.clone(), found);
                 }
             }
         }
@@ -135,16 +142,16 @@ pub async fn compare(client: &HttpUpstream, looker: &Looker, subject: &Subject) 
 
 /// The raw answer, the raw answer again, and that of the rewrite.
 async fn run(client: &HttpUpstream, looker: &Looker, subject: &Subject) -> Result<[Bytes; 3], String> {
-    let names: Vec<&str> = subject.views.iter().map(String::as_str).collect();
-    let look = async || looker.look_anew(&names).await.map_err(|e| e.to_string());
+    let storages: Vec<&str> = subject.storages.iter().map(String::as_str).collect();
+    let look = async || looker.look_anew(&storages).await.map_err(|e| e.to_string());
     let ask = async |sql: &str| ask(client, subject, sql).await.map_err(|e| e.to_string());
     let before = look().await?;
-    names.iter().try_for_each(|view| before.confirms(&subject.look, view))?;
+    storages.iter().try_for_each(|storage| before.confirms(&subject.look, storage))?;
     let raw = ask(&subject.query.sql).await?;
     let rewritten = ask(&subject.rewritten).await?;
     let again = ask(&subject.query.sql).await?;
     let after = look().await?;
-    match names.iter().all(|view| after.shows_same(&before, view)) {
+    match storages.iter().all(|storage| after.shows_same(&before, storage)) {
         true => Ok([raw, again, rewritten]),
         false => Err("the tables changed meanwhile".into()),
     }

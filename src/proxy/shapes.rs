@@ -32,7 +32,8 @@ pub struct ResultColumn {
 struct Shape {
     identity: Identity,
     database: String,
-    view: String,
+    /// Name of the view's storage table.
+    storage: String,
     mode: Mode,
     text: String,
 }
@@ -62,7 +63,7 @@ impl Shapes {
         let shape = Shape {
             identity: (*query.identity).clone(),
             database: database.into(),
-            view: choice.view.name.clone(),
+            storage: choice.view.storage.clone(),
             mode: choice.mode(),
             text: shape_text(query, block),
         };

@@ -20,11 +20,18 @@ pub struct CatalogView {
     pub declaration: Declaration,
     pub view: Arc<View>,
     pub storage: StorageTable,
+    /// The view was declared anew since, and this definition answers until the new one is built.
+    pub is_previous: bool,
 }
 
 impl CatalogView {
     pub fn name(&self) -> &str {
         &self.declaration.name
+    }
+
+    /// Name of the storage table within `storage::DATABASE`: what tells definitions apart, of one view too.
+    pub fn storage_name(&self) -> &str {
+        &self.storage.name.table
     }
 
     /// What must be looked at to know whether the view's runs still hold what its sources hold.
@@ -36,7 +43,7 @@ impl CatalogView {
         let source = |table: &TableName| SourceUse { table: table.clone(), columns: columns_of(table) };
         Target {
             view: self.declaration.name.clone(),
-            storage: self.storage.name.table.clone(),
+            storage: self.storage_name().to_string(),
             consistency: self.declaration.consistency(),
             sources: self.view.tables.iter().map(source).collect(),
         }
@@ -47,7 +54,7 @@ impl CatalogView {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Target {
     pub view: String,
-    /// Name of the storage table of the view's present definition, within `storage::DATABASE`.
+    /// Name of the definition's storage table, within `storage::DATABASE`.
     pub storage: String,
     pub consistency: Consistency,
     /// In the order of the view's FROM; the first is the fact table.
@@ -66,6 +73,7 @@ pub struct SourceUse {
 pub struct Catalog {
     /// The tables that the views read.
     pub schema: Schema,
+    /// Of two definitions of one view the previous one comes later.
     pub views: Vec<CatalogView>,
     pub problems: Vec<Problem>,
 }
@@ -95,7 +103,10 @@ pub async fn resolve(upstream: &Upstream, loaded: Loaded) -> Result<Catalog, Ups
             continue;
         }
         match resolve_one(upstream, &declaration, &database, &schema).await? {
-            Ok((view, storage)) => catalog.views.push(CatalogView { declaration, view: Arc::new(view), storage }),
+            Ok((mut view, storage)) => {
+                view.storage.clone_from(&storage.name.table);
+                catalog.views.push(CatalogView { declaration, view: Arc::new(view), storage, is_previous: false });
+            }
             Err(problems) => catalog.problems.extend(problems),
         }
     }
