@@ -221,8 +221,8 @@ fn status(admin: &str) -> Value {
 }
 
 /// A sidecar with its view file, and its admin listener.
-fn serve(database: &Database) -> (Served, PathBuf, String) {
-    let file = folder(&database.name).with_extension("yaml");
+fn serve(database: &Database, file: &str) -> (Served, PathBuf, String) {
+    let file = folder(&format!("{}_{file}", database.name)).with_extension("yaml");
     std::fs::write(&file, format!("views:{BY_KEY}")).unwrap();
     let url = format!("{}?database={}", server().http_url(), database.name);
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -262,7 +262,7 @@ async fn while_a_new_definition_waits_to_be_built_the_previous_one_follows_its_s
     let definition = async |list: &str| views_of(&upstream, list).await.remove(0);
     let old = definition(BY_KEY).await;
     let (second, third) = (definition(&by_rest(5)).await, definition(&by_rest(7)).await);
-    let (served, file, admin) = serve(&database);
+    let (served, file, admin) = serve(&database, "only");
     ask_until_covered(&served, &database, KEYS);
     // Somebody else maintains the new definitions, and takes his time.
     let storages = [&second, &third].map(|view| view.storage_name().to_string());
@@ -303,7 +303,7 @@ async fn while_a_new_definition_waits_to_be_built_the_previous_one_follows_its_s
 async fn no_query_misses_the_view_while_wider_definitions_are_built_one_after_another() {
     let database = Database::new("redefined_wider");
     tables(&database);
-    let (served, file, admin) = serve(&database);
+    let (served, file, admin) = serve(&database, "only");
     ask_until_covered(&served, &database, KEYS);
     for more in ["", ", min(v)", ", min(v), any(v)"] {
         let list = BY_KEY.replace("uniqExact(v) AS u", &format!("uniqExact(v) AS u, max(v + 1){more}"));
@@ -315,4 +315,25 @@ async fn no_query_misses_the_view_while_wider_definitions_are_built_one_after_an
         database.sql("INSERT INTO t SELECT '2031-01-01', toString(number), 5 FROM numbers(90)");
         ask_until_covered(&served, &database, KEYS);
     }
+}
+
+/// Files of several sidecars are not changed in the same moment, and some may be left as they are.
+#[test]
+fn a_sidecar_that_does_not_know_a_view_any_more_leaves_it_to_the_others() {
+    let database = Database::new("given_up");
+    tables(&database);
+    let (first, file, admin) = serve(&database, "first");
+    ask_until_covered(&first, &database, KEYS);
+    let (second, ..) = serve(&database, "second");
+    for list in [OTHER, BY_KEY] {
+        std::fs::write(&file, format!("views:{list}")).unwrap();
+        let until = Instant::now() + PATIENCE;
+        while status(&admin).is_null() == (list == BY_KEY) {
+            assert!(Instant::now() < until, "{}", status(&admin));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        database.sql("INSERT INTO t SELECT '2031-01-01', toString(number), 5 FROM numbers(90)");
+        ask_until_covered(&second, &database, KEYS);
+    }
+    ask_until_covered(&first, &database, KEYS);
 }

@@ -1,7 +1,8 @@
 //! Who maintains a view: of several sidecars over the same ClickHouse one, the others only serve.
 //!
 //! A lease is a row of the manifest table that names the process which maintains a view. It is taken by a commit that
-//! loses when another one came first, and holds as long as the process gives signs of life (`tributary.writers`). Two that
+//! loses when another one came first, and holds as long as the process gives signs of life (`tributary.writers`), or until it
+//! names nobody, since its holder does not know the view any more. Two that
 //! maintain at once for a moment (one was stopped and does not know yet that it lost the lease) do no harm: commits of
 //! manifests name their predecessor as well.
 
@@ -30,6 +31,9 @@ const VALIDITY: Duration = Duration::from_secs(9);
 
 /// Claims on the leases of some views, kept for as long as this lives.
 pub struct Leases {
+    upstream: Upstream,
+    storages: Vec<String>,
+    given_up: Vec<String>,
     held: Arc<Mutex<HashMap<String, Instant>>>,
     task: JoinHandle<()>,
 }
@@ -37,9 +41,26 @@ pub struct Leases {
 impl Leases {
     /// Starts to claim the leases of these storage tables. The manifest table must exist.
     pub fn claim(upstream: Upstream, storages: Vec<String>) -> Self {
+        Self::start(upstream, storages, Vec::new())
+    }
+
+    /// Claims these leases instead, and gives up the others for whoever wants them.
+    pub fn change(&mut self, storages: Vec<String>) {
+        let known = self.storages.iter().chain(&self.given_up).filter(|storage| !storages.contains(storage));
+        let given_up = known.cloned().collect();
+        *self = Self::start(self.upstream.clone(), storages, given_up);
+    }
+
+    fn start(upstream: Upstream, storages: Vec<String>, given_up: Vec<String>) -> Self {
         let held = Arc::<Mutex<HashMap<String, Instant>>>::default();
-        let claim = Claim { store: Store::new(upstream.clone()), upstream, storages, held: held.clone() };
-        Self { held, task: tokio::spawn(claim.keep()) }
+        let claim = Claim {
+            upstream: upstream.clone(),
+            store: Store::new(upstream.clone()),
+            storages: storages.clone(),
+            given_up: given_up.clone(),
+            held: held.clone(),
+        };
+        Self { upstream, storages, given_up, held, task: tokio::spawn(claim.keep()) }
     }
 
     pub fn holds(&self, storage: &str) -> bool {
@@ -59,6 +80,7 @@ impl Drop for Leases {
 
 #[derive(Serialize, Deserialize)]
 struct Body {
+    /// Empty: nobody.
     process: String,
 }
 
@@ -80,6 +102,7 @@ struct Claim {
     upstream: Upstream,
     store: Store,
     storages: Vec<String>,
+    given_up: Vec<String>,
     held: Arc<Mutex<HashMap<String, Instant>>>,
 }
 
@@ -93,7 +116,7 @@ impl Claim {
         }
     }
 
-    /// Gives a sign of life, and takes leases that are free.
+    /// Gives a sign of life, takes leases that are free, and returns those that were given up.
     async fn renew(&self) -> Result<(), ManifestError> {
         let began = Instant::now();
         SignsOfLife::give(&self.upstream, RENEWAL / 2).await?;
@@ -107,10 +130,14 @@ impl Claim {
             if holder.as_ref().is_some_and(|holder| *holder == this || signs.is_alive(holder, VALIDITY)) {
                 continue;
             }
-            let version = lease.map_or(0, |lease| lease.version) + 1;
-            let body = serde_json::to_string(&Body { process: this.clone() }).unwrap_or_default();
-            self.store.put(&format!("{PREFIX}{storage}"), PREFIX, version, body).await?;
+            self.put(storage, lease, &this).await?;
             any = true;
+        }
+        for storage in &self.given_up {
+            if let Some(lease) = leases.get(storage).filter(|lease| lease.holder() == this) {
+                self.put(storage, Some(lease), "").await?;
+                tracing::info!("{storage} is no longer maintained here");
+            }
         }
         let leases = if any { self.leases().await? } else { leases };
         let mut held = lock(&self.held);
@@ -129,9 +156,16 @@ impl Claim {
         Ok(())
     }
 
+    async fn put(&self, storage: &str, before: Option<&Row>, holder: &str) -> Result<(), ManifestError> {
+        let version = before.map_or(0, |lease| lease.version) + 1;
+        let body = serde_json::to_string(&Body { process: holder.into() }).unwrap_or_default();
+        self.store.put(&format!("{PREFIX}{storage}"), PREFIX, version, body).await?;
+        Ok(())
+    }
+
     async fn leases(&self) -> Result<HashMap<String, Row>, ManifestError> {
-        let keys: Vec<String> =
-            self.storages.iter().map(|storage| string_literal(&format!("{PREFIX}{storage}"))).collect();
+        let storages = self.storages.iter().chain(&self.given_up);
+        let keys: Vec<String> = storages.map(|storage| string_literal(&format!("{PREFIX}{storage}"))).collect();
         let sql = format!(
             "SELECT storage, version, body FROM {TABLE} WHERE storage IN ({}) ORDER BY version DESC LIMIT 1 BY storage",
             keys.join(", ")

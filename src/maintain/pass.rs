@@ -50,6 +50,7 @@ pub enum Passed {
 }
 
 /// All that is needed to maintain one view.
+#[derive(Clone)]
 pub struct Pass {
     pub upstream: Upstream,
     pub observer: Observer,

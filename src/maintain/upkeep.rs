@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, Semaphore, watch};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 use super::board::Board;
 use super::collect;
@@ -94,7 +94,7 @@ impl Upkeep {
         }
     }
 
-    /// Keeps a set of views until it changes, or ClickHouse fails.
+    /// Keeps the views, which may change meanwhile, until ClickHouse fails.
     async fn keep(&mut self, views: &[CatalogView]) -> Result<Ended, RebuildError> {
         self.board.retain(views);
         if views.is_empty() {
@@ -106,14 +106,8 @@ impl Upkeep {
         let observer = Observer::connect(self.upstream.clone()).await?;
         let mut looker = self.looker(views).await?;
         let mut keeper = Keeper::new(self, observer, store);
-        for view in &finer::order(views.to_vec()) {
-            if let Err(error) = keeper.add(view, views).await {
-                let error = error.to_string();
-                tracing::warn!("view {} is not maintained: {error}", view.name());
-                self.board.excluded(view, error);
-            }
-        }
-        let mut leases = self.leases(views);
+        keeper.take(views).await;
+        let mut leases = Leases::claim(self.upstream.clone(), storages(views));
         let mut look_at = Instant::now();
         let mut back_off = BACK_OFF_MIN;
         loop {
@@ -124,17 +118,19 @@ impl Upkeep {
                     if ended.is_err() {
                         return Ok(Ended::NobodyLeft);
                     }
-                    let left = self.views.borrow_and_update().clone();
-                    if left.is_empty() || !keeper.retain(&left) {
-                        return Ok(Ended::ViewsChanged);
-                    }
-                    self.board.retain(&left);
-                    looker = self.looker(&left).await?;
-                    leases = self.leases(&left);
-                    continue;
+                    let views = self.views.borrow_and_update().clone();
+                    self.board.retain(&views);
+                    looker = self.looker(&views).await?;
+                    keeper.take(&views).await;
+                    leases.change(storages(&views));
+                    Wake::Ended
                 }
                 Some(ended) = keeper.running.join_next(), if !keeper.running.is_empty() => {
-                    keeper.ended(ended.map_err(|e| RebuildError::Task(e.to_string()))?);
+                    match ended {
+                        Ok(done) => keeper.ended(done),
+                        Err(error) if error.is_cancelled() => {}
+                        Err(error) => return Err(RebuildError::Task(error.to_string())),
+                    }
                     Wake::Ended
                 }
             };
@@ -169,11 +165,6 @@ impl Upkeep {
         Looker::connect(self.upstream.clone(), views.iter().map(CatalogView::target).collect()).await
     }
 
-    fn leases(&self, views: &[CatalogView]) -> Leases {
-        let storages = views.iter().map(|view| view.storage_name().to_string()).collect();
-        Leases::claim(self.upstream.clone(), storages)
-    }
-
     async fn changed(&mut self) -> Ended {
         match self.views.changed().await {
             Ok(()) => Ended::ViewsChanged,
@@ -194,7 +185,11 @@ enum Wake {
     Ended,
 }
 
-/// What is remembered between looks at one set of views.
+fn storages(views: &[CatalogView]) -> Vec<String> {
+    views.iter().map(|view| view.storage_name().to_string()).collect()
+}
+
+/// What is remembered between looks.
 struct Keeper {
     upstream: Upstream,
     settings: Settings,
@@ -215,7 +210,8 @@ struct Keeper {
 /// One definition of a view.
 struct Kept {
     pass: Arc<Pass>,
-    is_running: bool,
+    /// The task that works at it.
+    task: Option<AbortHandle>,
     /// Views that were begun together with it, itself included: they share the time.
     company: usize,
     ready_at: Instant,
@@ -253,8 +249,31 @@ impl Keeper {
         }
     }
 
-    /// `all`: views that this one may be built out of are among them.
-    async fn add(&mut self, view: &CatalogView, all: &[CatalogView]) -> Result<(), RebuildError> {
+    /// Maintains these views from now on. What is being built of those that were maintained before goes on.
+    async fn take(&mut self, views: &[CatalogView]) {
+        let mut before = std::mem::take(&mut self.views);
+        for view in &finer::order(views.to_vec()) {
+            let kept = match before.iter().position(|kept| kept.storage() == view.storage_name()) {
+                Some(at) => Ok(before.swap_remove(at)),
+                None => self.begin_with(view).await,
+            };
+            match kept {
+                Ok(mut kept) => {
+                    let finer = views.iter().filter(|other| finer::derivation(view, other).is_some()).cloned();
+                    kept.pass = Arc::new(Pass { view: view.clone(), finer: finer.collect(), ..(*kept.pass).clone() });
+                    self.views.push(kept);
+                }
+                Err(error) => {
+                    let error = error.to_string();
+                    tracing::warn!("view {} is not maintained: {error}", view.name());
+                    self.board.excluded(view, error);
+                }
+            }
+        }
+        before.iter().filter_map(|gone| gone.task.as_ref()).for_each(AbortHandle::abort);
+    }
+
+    async fn begin_with(&self, view: &CatalogView) -> Result<Kept, RebuildError> {
         view.storage.create(&self.upstream).await?;
         collect::orphans(&self.upstream, &self.observer, &self.store, view).await?;
         let pass = Pass {
@@ -263,36 +282,16 @@ impl Keeper {
             store: self.store.clone(),
             states: Arc::new(States::new(self.upstream.clone(), view.clone()).await?),
             view: view.clone(),
-            finer: all.iter().filter(|other| finer::derivation(view, other).is_some()).cloned().collect(),
+            finer: Vec::new(),
             limits: self.settings.limits.clone(),
         };
-        let kept = Kept {
-            pass: Arc::new(pass),
-            is_running: false,
-            company: 1,
-            ready_at: Instant::now(),
-            back_off: BACK_OFF_MIN,
-            damage: None,
-        };
-        self.views.push(kept);
-        Ok(())
-    }
-
-    /// Whether `views` are some of those that are kept; the others are left alone from now on. What is being built of the
-    /// former goes on.
-    fn retain(&mut self, views: &[CatalogView]) -> bool {
-        let key = |view: &CatalogView| (view.storage.clone(), view.declaration.consistency, view.is_previous);
-        let is_kept = |view: &CatalogView| self.views.iter().any(|kept| key(&kept.pass.view) == key(view));
-        if !views.iter().all(is_kept) {
-            return false;
-        }
-        self.views.retain(|kept| views.iter().any(|view| view.storage_name() == kept.storage()));
-        true
+        let (pass, ready_at) = (Arc::new(pass), Instant::now());
+        Ok(Kept { pass, task: None, company: 1, ready_at, back_off: BACK_OFF_MIN, damage: None })
     }
 
     /// When the first view that is not being worked at has rested enough.
     fn ready_at(&self) -> Option<Instant> {
-        self.views.iter().filter(|kept| !kept.is_running).map(|kept| kept.ready_at).min()
+        self.views.iter().filter(|kept| !kept.is_running()).map(|kept| kept.ready_at).min()
     }
 
     fn wants_hashes(&mut self) -> bool {
@@ -322,14 +321,14 @@ impl Keeper {
         let now = Instant::now();
         let mut again_at = now + self.settings.interval;
         let mut running: HashSet<String> =
-            self.views.iter().filter(|kept| kept.is_running).map(|kept| kept.storage().to_string()).collect();
+            self.views.iter().filter(|kept| kept.is_running()).map(|kept| kept.storage().to_string()).collect();
         for kept in &mut self.views {
             let pass = kept.pass.clone();
             let storage = pass.view.storage_name();
             let Some(sight) = look.sight(storage) else { continue };
             let plan = kept.plan(sight);
             self.board.note(&pass.view, sight, &plan);
-            if kept.is_running || !plan.can_advance() || !leases.holds(kept.storage()) {
+            if kept.is_running() || !plan.can_advance() || !leases.holds(kept.storage()) {
                 continue;
             }
             if kept.ready_at > now {
@@ -340,13 +339,12 @@ impl Keeper {
             if plan.builds() && pass.finer.iter().any(|finer| running.contains(finer.storage_name())) {
                 continue;
             }
-            kept.is_running = true;
             running.insert(storage.to_string());
             let steps = || plan.steps.iter().map(ToString::to_string).collect::<Vec<_>>();
             tracing::debug!(storage, steps = ?steps(), "maintenance");
             let (sight, permits, storage) = (sight.clone(), self.permits.clone(), storage.to_string());
             let policies = look.policies().to_vec();
-            self.running.spawn(async move {
+            let task = self.running.spawn(async move {
                 let _permit = permits.acquire().await;
                 let began = Instant::now();
                 let outcome = async {
@@ -356,15 +354,16 @@ impl Keeper {
                 };
                 Done { storage, outcome: outcome.await, busy: began.elapsed() }
             });
+            kept.task = Some(task);
         }
-        let company = self.views.iter().filter(|kept| kept.is_running).count();
+        let company = self.views.iter().filter(|kept| kept.is_running()).count();
         self.views.iter_mut().for_each(|kept| kept.company = company.max(1));
         again_at
     }
 
     fn ended(&mut self, done: Done) {
         let Some(kept) = self.views.iter_mut().find(|kept| kept.storage() == done.storage) else { return };
-        kept.is_running = false;
+        kept.task = None;
         match done.outcome {
             Ok(passed) => {
                 tracing::debug!(storage = done.storage, ?passed, busy_ms = done.busy.as_millis(), "maintenance");
@@ -400,7 +399,7 @@ impl Keeper {
     async fn collect(&mut self, look: &Look, leases: &Leases) -> Result<(), RebuildError> {
         if self.swept_at.elapsed() >= SWEEP {
             self.swept_at = Instant::now();
-            for kept in self.views.iter().filter(|kept| !kept.is_running && leases.holds(kept.storage())) {
+            for kept in self.views.iter().filter(|kept| !kept.is_running() && leases.holds(kept.storage())) {
                 collect::orphans(&self.upstream, &self.observer, &self.store, &kept.pass.view).await?;
             }
         }
@@ -409,7 +408,7 @@ impl Keeper {
         }
         self.collected_at = Instant::now();
         let now_ms = self.store.now_ms().await?;
-        let idle = |kept: &Kept| !kept.is_running && leases.holds(kept.storage());
+        let idle = |kept: &Kept| !kept.is_running() && leases.holds(kept.storage());
         for kept in self.views.iter().filter(|kept| idle(kept)) {
             let sight = look.sight(kept.storage());
             if let Some(Sight { manifest: Some(manifest), rows_by_run, .. }) = sight.map(Arc::as_ref) {
@@ -423,6 +422,10 @@ impl Keeper {
 impl Kept {
     fn storage(&self) -> &str {
         self.pass.view.storage_name()
+    }
+
+    fn is_running(&self) -> bool {
+        self.task.is_some()
     }
 
     fn plan(&mut self, sight: &Sight) -> Plan {
