@@ -55,6 +55,8 @@ struct Line {
     /// Rows of all inputs.
     cells: usize,
     ms: f64,
+    /// Time on processors of all threads, user and system.
+    cpu_ms: f64,
     /// The time that reading the inputs and writing the answer once would take at the memory bandwidth of this machine,
     /// with as many threads.
     floor_ms: f64,
@@ -62,16 +64,22 @@ struct Line {
     vs_serial: f64,
     /// Time of ClickHouse with as many threads over this one.
     vs_clickhouse: Option<f64>,
+    /// The same of the times on processors.
+    vs_clickhouse_cpu: Option<f64>,
     /// Whether the answer is that of `serial`.
     equal: bool,
     #[serde(skip)]
-    digest: (usize, u64),
+    digest: Digest,
 }
 
 #[derive(Debug, Serialize)]
 struct Report {
     cases: Vec<Line>,
 }
+
+/// Rows, and by state column the sum of the hashes of all rows (their keys and that state): the same for any order of rows
+/// and blocks.
+pub type Digest = (usize, Vec<u64>);
 
 const STRATEGIES: [(&str, Strategy); 5] = [
     ("sharded", Strategy::Sharded),
@@ -108,11 +116,12 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
 }
 
 fn print_line(line: &Line) {
-    let theirs = line.vs_clickhouse.map(|ratio| format!("{ratio:6.2} x ClickHouse")).unwrap_or_default();
+    let theirs = line.vs_clickhouse.zip(line.vs_clickhouse_cpu);
+    let theirs = theirs.map(|(ratio, cpu)| format!("{ratio:6.2} ({cpu:.2} cpu) x ClickHouse")).unwrap_or_default();
     let equal = if line.equal { "" } else { "  WRONG ANSWER" };
     println!(
-        "{:62} {:8} {:2} threads {:9.1} ms (floor {:6.1}) {:6.2} x serial {theirs}{equal}",
-        line.name, line.strategy, line.threads, line.ms, line.floor_ms, line.vs_serial
+        "{:62} {:10} {:2} threads {:8.1} ms ({:8.1} cpu, floor {:5.1}) {:5.2} x serial {theirs}{equal}",
+        line.name, line.strategy, line.threads, line.ms, line.cpu_ms, line.floor_ms, line.vs_serial
     );
 }
 
@@ -146,40 +155,71 @@ impl Bandwidth {
 }
 
 fn measure(case: &Case, args: &Args, bandwidth: &Bandwidth) -> Result<Vec<Line>, CliError> {
-    let (serial_ms, expected) = time(case, Strategy::Serial, 1, 1)?;
+    let (serial, expected) = time(case, Strategy::Serial, 1, 1)?;
     let input_bytes: usize = case.inputs.iter().map(Block::byte_size).sum();
     let bytes = input_bytes + input_bytes / case.cells().max(1) * expected.0;
-    let line = |strategy: &str, threads, ms, digest| Line {
+    let line = |strategy: &str, threads, time: Time, digest: Digest| Line {
         name: case.name.clone(),
         strategy: strategy.into(),
         threads,
         cells: case.cells(),
-        ms,
+        ms: time.ms,
+        cpu_ms: time.cpu_ms,
         floor_ms: bytes as f64 / bandwidth.bytes_per_ms(threads),
-        vs_serial: serial_ms / ms,
+        vs_serial: serial.ms / time.ms,
         vs_clickhouse: None,
+        vs_clickhouse_cpu: None,
         equal: digest == expected,
         digest,
     };
-    let mut lines = vec![line("serial", 1, serial_ms, expected)];
-    if let Some(ms) = inlined_ms(case, args.repeat) {
-        lines.push(line("inlined", 1, ms, expected));
+    let mut lines = vec![line("serial", 1, serial, expected.clone())];
+    if let Some(time) = inlined(case, args.repeat) {
+        lines.push(line("inlined", 1, time, expected.clone()));
     }
     let wanted = |name: &str| args.strategy.is_empty() || args.strategy.iter().any(|wanted| wanted == name);
     for (name, strategy) in STRATEGIES.into_iter().filter(|(name, _)| wanted(name)) {
         // The workers of `sharded` race for the last value.
         let racing = |threads: usize| case.ordered && strategy == Strategy::Sharded && threads > 1;
         for threads in args.threads.iter().filter(|threads| !racing(**threads)) {
-            let (ms, digest) = time(case, strategy, *threads, args.repeat)?;
-            lines.push(line(name, *threads, ms, digest));
+            let (time, digest) = time(case, strategy, *threads, args.repeat)?;
+            lines.push(line(name, *threads, time, digest));
         }
     }
     Ok(lines)
 }
 
+/// The shortest times of some runs.
+#[derive(Debug, Clone, Copy)]
+struct Time {
+    ms: f64,
+    cpu_ms: f64,
+}
+
+impl Time {
+    const WORST: Self = Self { ms: f64::INFINITY, cpu_ms: f64::INFINITY };
+
+    /// Runs `work` and takes its times, if they are shorter.
+    fn or<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        fn cpu_ms() -> f64 {
+            let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+            time.tv_sec as f64 * 1e3 + time.tv_nsec as f64 / 1e6
+        }
+        let (start, cpu_start) = (Instant::now(), cpu_ms());
+        let result = work();
+        let ms = start.elapsed().as_secs_f64() * 1e3;
+        *self = self.shorter(Self { ms, cpu_ms: cpu_ms() - cpu_start });
+        result
+    }
+
+    /// By the clock and on processors, each on its own: on a busy machine they are not of the same run.
+    fn shorter(self, other: Self) -> Self {
+        Self { ms: self.ms.min(other.ms), cpu_ms: self.cpu_ms.min(other.cpu_ms) }
+    }
+}
+
 /// The best that one thread can do cell by cell for two sums by a 64-bit key: one growing table of whole cells, written
 /// out by hand for just these types. Printed beside `serial`, which goes through the same tables as the strategies.
-fn inlined_ms(case: &Case, repeat: usize) -> Option<f64> {
+fn inlined(case: &Case, repeat: usize) -> Option<Time> {
     type Cell = [u64; 4];
     fn place(cells: &[Cell], key: u64) -> usize {
         let mut at = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> (64 - cells.len().trailing_zeros());
@@ -188,9 +228,7 @@ fn inlined_ms(case: &Case, repeat: usize) -> Option<f64> {
         }
         at
     }
-    let mut best = f64::INFINITY;
-    for _ in 0..repeat.max(1) {
-        let start = Instant::now();
+    fn all(case: &Case) -> Option<Vec<Cell>> {
         let mut cells: Vec<Cell> = vec![[0; 4]; 16];
         let mut groups = 0;
         for block in &case.inputs {
@@ -211,40 +249,47 @@ fn inlined_ms(case: &Case, repeat: usize) -> Option<f64> {
                 *cell = [*key, cell[1].wrapping_add(*sum), cell[2].wrapping_add(*count), 1];
             }
         }
-        std::hint::black_box(&cells);
-        best = best.min(start.elapsed().as_secs_f64() * 1e3);
+        Some(cells)
+    }
+    let mut best = Time::WORST;
+    for _ in 0..repeat.max(1) {
+        std::hint::black_box(best.or(|| all(case))?);
     }
     Some(best)
 }
 
-/// Best time in milliseconds, and the digest of the answer.
-fn time(case: &Case, strategy: Strategy, threads: usize, repeat: usize) -> Result<(f64, (usize, u64)), CliError> {
-    let mut best = f64::INFINITY;
-    let mut answer = (0, 0);
+/// Best time, and the digest of the answer.
+fn time(case: &Case, strategy: Strategy, threads: usize, repeat: usize) -> Result<(Time, Digest), CliError> {
+    let mut best = Time::WORST;
+    let mut answer = Digest::default();
     for _ in 0..repeat.max(1) {
         let inputs = case.inputs.clone();
-        let start = Instant::now();
-        let merged = merge(inputs, &case.layout, &Options { threads, strategy }).map_err(CliError::failed)?;
-        best = best.min(start.elapsed().as_secs_f64() * 1e3);
-        answer = digest(&merged);
+        let merged =
+            best.or(|| merge(inputs, &case.layout, &Options { threads, strategy })).map_err(CliError::failed)?;
+        answer = digest(&merged, case.layout.key_count);
     }
     Ok((best, answer))
 }
 
-/// Rows, and a sum over the hashes of all rows: the same for any order of rows and blocks.
-pub fn digest(blocks: &[Block]) -> (usize, u64) {
+pub fn digest(blocks: &[Block], key_count: usize) -> Digest {
     let state = foldhash::fast::FixedState::with_seed(1);
-    let mut sum = 0u64;
-    let mut rows = 0;
+    let mut sums = Vec::new();
     for block in blocks {
-        rows += block.rows;
+        let (keys, states) = block.columns.split_at(key_count);
+        sums.resize(states.len(), 0u64);
         for row in 0..block.rows {
-            let mut hasher = state.build_hasher();
-            block.columns.iter().for_each(|column| hash_value(&column.data, row, &mut hasher));
-            sum = sum.wrapping_add(hasher.finish());
+            let mut key = state.build_hasher();
+            keys.iter().for_each(|column| hash_value(&column.data, row, &mut key));
+            let key = key.finish();
+            for (sum, column) in sums.iter_mut().zip(states) {
+                let mut hasher = state.build_hasher();
+                hasher.write_u64(key);
+                hash_value(&column.data, row, &mut hasher);
+                *sum = sum.wrapping_add(hasher.finish());
+            }
         }
     }
-    (rows, sum)
+    (blocks.iter().map(|block| block.rows).sum(), sums)
 }
 
 fn hash_value(data: &Data, row: usize, hasher: &mut impl Hasher) {
@@ -260,8 +305,18 @@ fn hash_value(data: &Data, row: usize, hasher: &mut impl Hasher) {
                 hash_value(values, row, hasher);
             }
         }
+        Data::LowCardinality { keys, dictionary } => hash_value(dictionary, keys[row] as usize, hasher),
         other => unreachable!("no case has a column of {other:?}"),
     }
+}
+
+/// What the server has spent on processors since its start; queries of others count as well.
+async fn cpu_ms(upstream: &Upstream) -> Result<f64, UpstreamError> {
+    let sql = "SELECT sum(value) / 1000 FROM system.events \
+               WHERE event IN ('UserTimeMicroseconds', 'SystemTimeMicroseconds')";
+    let answer = upstream.bytes(sql, "TabSeparated").await?;
+    let text = String::from_utf8_lossy(&answer);
+    text.trim().parse().map_err(|_| upstream.undecoded(sql, &format!("`{text}` is no number")))
 }
 
 /// Measures ClickHouse over the same cells in the same order in a Memory table, once its answer is that of `serial`.
@@ -278,7 +333,9 @@ async fn beside_clickhouse(
     for blocks in case.inputs.chunks(16) {
         let mut bytes = Vec::new();
         blocks.iter().for_each(|block| native::encode(block, &mut bytes));
-        upstream.insert(&format!("INSERT INTO {table} FORMAT Native"), [Bytes::from(bytes)]).await?;
+        // With more threads it would write the blocks in any order.
+        let sql = format!("INSERT INTO {table} SETTINGS max_insert_threads = 1 FORMAT Native");
+        upstream.insert(&sql, [Bytes::from(bytes)]).await?;
     }
     let keys: Vec<&str> = case.inputs[0].columns[..case.layout.key_count].iter().map(|c| c.name.as_str()).collect();
     let keys = keys.join(", ");
@@ -290,30 +347,38 @@ async fn beside_clickhouse(
     let answer = upstream.bytes(&sql, "Native").await?;
     let blocks = native::decode(&answer, state::skip).map_err(|e| upstream.undecoded(&sql, &e.to_string()))?;
     drop(answer);
-    let theirs = digest(&blocks);
+    let theirs = digest(&blocks, case.layout.key_count);
     drop(blocks);
+    let ours = &lines[0].digest;
+    for (at, function) in case.clickhouse.iter().enumerate().filter(|(at, _)| ours.1.get(*at) != theirs.1.get(*at)) {
+        eprintln!("{}: {function} differs in column {at} of the states; {} rows, ours {}", case.name, theirs.0, ours.0);
+    }
     for threads in &args.threads {
-        let mut best = f64::INFINITY;
+        let mut best = Time::WORST;
         // Its own choice, and two levels from the start, as it takes for many groups anyway.
         for settings in ["", ", group_by_two_level_threshold = 1, group_by_two_level_threshold_bytes = 1"] {
             let sql =
                 select(&case.clickhouse.join(", "), &format!("FORMAT Null SETTINGS max_threads = {threads}{settings}"));
             for _ in 0..args.repeat.max(1) {
-                let start = Instant::now();
+                let (start, cpu_start) = (Instant::now(), cpu_ms(upstream).await?);
                 upstream.execute(&sql).await?;
-                best = best.min(start.elapsed().as_secs_f64() * 1e3);
+                let ms = start.elapsed().as_secs_f64() * 1e3;
+                best = best.shorter(Time { ms, cpu_ms: cpu_ms(upstream).await? - cpu_start });
             }
         }
         for line in lines.iter_mut().filter(|line| line.threads == *threads) {
-            line.vs_clickhouse = Some(best / line.ms);
+            line.vs_clickhouse = Some(best.ms / line.ms);
+            line.vs_clickhouse_cpu = Some(best.cpu_ms / line.cpu_ms);
         }
         let serial = &lines[0];
         lines.push(Line {
             strategy: "clickhouse".into(),
             threads: *threads,
-            ms: best,
-            vs_serial: serial.ms / best,
+            ms: best.ms,
+            cpu_ms: best.cpu_ms,
+            vs_serial: serial.ms / best.ms,
             vs_clickhouse: Some(1.0),
+            vs_clickhouse_cpu: Some(1.0),
             equal: theirs == serial.digest,
             ..serial.clone()
         });

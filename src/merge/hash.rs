@@ -3,7 +3,6 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use crate::state::Word;
-use crate::wire::Bytes;
 
 /// Keys of one form: how to hash and compare them.
 pub(crate) trait Space: Sync {
@@ -122,24 +121,5 @@ impl Space for Direct {
     }
     fn key(&self, number: u32) -> u64 {
         u64::from(number)
-    }
-}
-
-/// Keys serialised into an arena per batch. The word is `hash << 64 | batch << 32 | row`.
-pub(crate) struct Serialized<'a> {
-    pub arenas: &'a [Bytes],
-}
-
-impl Space for Serialized<'_> {
-    type Key = u128;
-    #[inline]
-    fn hash(&self, key: u128) -> u64 {
-        (key >> 64) as u64
-    }
-    #[inline]
-    fn same(&self, a: u128, b: u128) -> bool {
-        a == b
-            || (a >> 64 == b >> 64
-                && crate::state::referenced(self.arenas, a as u64) == crate::state::referenced(self.arenas, b as u64))
     }
 }

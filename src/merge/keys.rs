@@ -9,29 +9,13 @@
 
 use hashbrown::HashMap;
 
-use super::batches::Batches;
-use super::hash::{Direct, Packed, Seed, Serialized, Space};
-use super::{
-    MergeError, Options, Piece, Prepared, Strategy, fixed, local, parallel, radix, serial, serialized, sharded, tree,
-};
-use crate::state::{Lane, Word, reference};
+use super::hash::Seed;
+use super::{arena, serialized};
+use crate::state::{Lane, Word, copy_referenced};
 use crate::wire::{Block, Bytes, Data, DataType, Reader};
 
-/// Rows of an output block; smaller pieces are put together up to this.
-const OUTPUT_ROWS: usize = 1 << 16;
-/// A piece of fewer rows is put together with its neighbour.
-const SMALL_ROWS: usize = 1 << 12;
-/// Below this many rows the two levels of `radix` cost more than they save (bench/results/2026-11-30-2core/merge.md).
-const RADIX_ROWS_MIN: usize = 1 << 16;
-
 /// Keys of at most so many bits index a table directly.
-const DIRECT_BITS_MAX: u32 = 20;
-/// Rows for each key of the domain from which on `fixed` is faster than `radix`: for domains whose columns of states fit
-/// a second-level cache, and for greater ones (bench/results/2026-11-30-2core/merge.md).
-const FIXED_ROWS_PER_KEY: usize = 4;
-const FIXED_ROWS_PER_KEY_LARGE: usize = 8;
-const FIXED_DOMAIN_SMALL: usize = 1 << 16;
-
+pub(crate) const DIRECT_BITS_MAX: u32 = 20;
 /// Keys and states of finished groups, the keys still packed.
 pub(crate) struct Finished<K> {
     pub keys: Vec<K>,
@@ -42,9 +26,11 @@ pub(crate) struct Finished<K> {
 #[derive(Debug)]
 pub(crate) struct KeyPlan {
     columns: Vec<KeyColumn>,
-    seed: Seed,
-    /// Bits of a packed key; `None`: serialised.
-    bits: Option<u32>,
+    pub seed: Seed,
+    /// Bits of a packed key; `None`: bytes in arenas.
+    pub bits: Option<u32>,
+    /// Order of the bytes in arenas.
+    order: arena::Order,
 }
 
 #[derive(Debug)]
@@ -72,7 +58,7 @@ enum Part {
 }
 
 /// A word that keys are packed into.
-trait KeyWord: Word {
+pub(crate) trait KeyWord: Word {
     /// `value << shift`, to be combined by `or`.
     fn place(value: u128, shift: u32) -> Self;
     /// `bits` bits (at most 128) from `shift` on.
@@ -125,7 +111,7 @@ impl KeyWord for [u64; 4] {
 
 impl KeyPlan {
     /// Looks at the key columns of all inputs, which have rows and columns of the same types.
-    pub fn new(inputs: &[Block], key_count: usize) -> Self {
+    pub fn new(inputs: &[Block], key_count: usize, order: arena::Order) -> Self {
         let mut columns: Vec<KeyColumn> = match key_count {
             1 if is_whole(inputs) => vec![KeyColumn::whole()],
             _ => (0..key_count).map(|at| KeyColumn::new(inputs, at)).collect(),
@@ -139,7 +125,7 @@ impl KeyPlan {
             // Serialised keys hold the value itself, and the id for dictionaries.
             columns.iter_mut().filter(|column| !column.is_dictionary()).for_each(|column| column.part = Part::Other);
         }
-        Self { columns, seed: Seed::random(), bits }
+        Self { columns, seed: Seed::random(), bits, order }
     }
 
     /// Packed keys of a block's key columns, and the arena that they refer to (empty for keys that fit a word).
@@ -149,13 +135,18 @@ impl KeyPlan {
         {
             return (Lane::W8(std::mem::take(words)), Bytes::default());
         }
-        let block = &block;
-        match self.bits {
-            Some(0..=64) => (u64::lane(self.pack_words(batch, block)), Bytes::default()),
-            Some(65..=128) => (u128::lane(self.pack_words(batch, block)), Bytes::default()),
-            Some(_) => (<[u64; 4]>::lane(self.pack_words(batch, block)), Bytes::default()),
-            None => self.serialize(batch, block),
-        }
+        let (words, arena) = match self.bits {
+            Some(0..=64) => return (u64::lane(self.pack_words(batch, &block)), Bytes::default()),
+            Some(65..=128) => return (u128::lane(self.pack_words(batch, &block)), Bytes::default()),
+            Some(_) => return (<[u64; 4]>::lane(self.pack_words(batch, &block)), Bytes::default()),
+            None => arena::fill(self.seed, batch, self.bytes(batch, block), self.order),
+        };
+        (u128::lane(words), arena)
+    }
+
+    /// The only key column, of strings: they are their own serialised form.
+    fn is_text(&self) -> bool {
+        matches!(self.columns.as_slice(), [KeyColumn { empty: Data::Bytes(_), .. }])
     }
 
     fn pack_words<K: KeyWord>(&self, batch: usize, block: &Block) -> Vec<K> {
@@ -168,27 +159,29 @@ impl KeyPlan {
         words
     }
 
-    fn serialize(&self, batch: usize, block: &Block) -> (Lane, Bytes) {
-        let mut arena = Bytes { ends: Vec::with_capacity(block.rows), bytes: Vec::new() };
-        let mut words = Vec::with_capacity(block.rows);
+    /// Keys without a fixed width as bytes.
+    fn bytes(&self, batch: usize, mut block: Block) -> Bytes {
+        if let (true, [key]) = (self.is_text(), block.columns.as_mut_slice())
+            && let Data::Bytes(texts) = &mut key.data
+        {
+            return std::mem::take(texts);
+        }
+        let mut bytes = Bytes { ends: Vec::with_capacity(block.rows), bytes: Vec::new() };
         for row in 0..block.rows {
-            let start = arena.bytes.len();
             for (column, key) in self.columns.iter().zip(&block.columns) {
                 match (&column.part, &key.data) {
                     (Part::Dictionary { ids, .. }, Data::LowCardinality { keys, .. }) => {
-                        arena.bytes.extend_from_slice(&ids[batch][keys[row] as usize].to_le_bytes());
+                        bytes.bytes.extend_from_slice(&ids[batch][keys[row] as usize].to_le_bytes());
                     }
-                    (_, data) => serialized::write(data, row, &mut arena.bytes),
+                    (_, data) => serialized::write(data, row, &mut bytes.bytes),
                 }
             }
-            let hash = self.seed.bytes(&arena.bytes[start..]);
-            words.push(u128::from(hash) << 64 | u128::from(reference(batch, row)));
-            arena.end_row();
+            bytes.end_row();
         }
-        (Lane::W16(words), arena)
+        bytes
     }
 
-    fn unpack_words<K: KeyWord>(&self, words: &[K]) -> Vec<Data> {
+    pub fn unpack_words<K: KeyWord>(&self, words: &[K]) -> Vec<Data> {
         let mut shift = 0;
         self.columns
             .iter()
@@ -200,7 +193,12 @@ impl KeyPlan {
             .collect()
     }
 
-    fn unserialize(&self, words: &[u128], arenas: &[Bytes]) -> Vec<Data> {
+    /// The columns of keys in arenas.
+    pub fn read(&self, words: &[u128], arenas: &[Bytes]) -> Vec<Data> {
+        if self.is_text() {
+            let references: Vec<u64> = words.iter().map(|word| *word as u64).collect();
+            return vec![Data::Bytes(copy_referenced(arenas, &references, b""))];
+        }
         let mut columns: Vec<Data> = self
             .columns
             .iter()
@@ -210,7 +208,7 @@ impl KeyPlan {
             let mut reader = Reader::new(crate::state::referenced(arenas, *word as u64));
             for data in &mut columns {
                 if let Err(error) = serialized::read(&mut reader, data) {
-                    unreachable!("a key serialised by `serialize` is read back: {error}");
+                    unreachable!("a key made by `bytes` is read back: {error}");
                 }
             }
         }
@@ -454,105 +452,4 @@ fn low_cardinality(values: &Data, mut ids: Vec<u32>) -> Data {
         *id = *place;
     }
     Data::LowCardinality { keys: ids, dictionary: Box::new(values.gather(&used)) }
-}
-
-/// Runs the strategy over keys of the plan's form.
-pub(crate) fn dispatch(plan: &KeyPlan, prepared: Prepared, options: &Options) -> Result<Vec<Piece>, MergeError> {
-    let Prepared { keys: packed, arenas, lanes, states } = prepared;
-    macro_rules! words {
-        ($variant:ident) => {
-            packed.into_iter().map(|lane| match lane {
-                Lane::$variant(words) => words,
-                other => unreachable!("all keys have the same width: {other:?}"),
-            })
-        };
-    }
-    let seed = plan.seed;
-    match plan.bits {
-        // The baseline hashes whatever the keys are.
-        Some(bits @ 1..=DIRECT_BITS_MAX) if options.strategy != Strategy::Serial => {
-            let batches = Batches { keys: words!(W8).collect(), lanes, states };
-            run(&Direct { bits }, batches, options, |words| plan.unpack_words(words))
-        }
-        Some(0..=64) => {
-            let batches = Batches { keys: words!(W8).collect(), lanes, states };
-            run(&Packed::<u64>::new(seed), batches, options, |words| plan.unpack_words(words))
-        }
-        Some(65..=128) => {
-            let batches = Batches { keys: words!(W16).collect(), lanes, states };
-            run(&Packed::<u128>::new(seed), batches, options, |words| plan.unpack_words(words))
-        }
-        Some(_) => {
-            let batches = Batches { keys: words!(W32).collect(), lanes, states };
-            run(&Packed::<[u64; 4]>::new(seed), batches, options, |words| plan.unpack_words(words))
-        }
-        None => {
-            let batches = Batches { keys: words!(W16).collect(), lanes, states };
-            run(&Serialized { arenas: &arenas }, batches, options, |words| plan.unserialize(words, &arenas))
-        }
-    }
-}
-
-fn run<S: Space>(
-    space: &S,
-    batches: Batches<S::Key>,
-    options: &Options,
-    unpack: impl Fn(&[S::Key]) -> Vec<Data> + Sync,
-) -> Result<Vec<Piece>, MergeError> {
-    // A few rows are merged before a thread has started.
-    let few = options.strategy == Strategy::Auto && batches.rows() < RADIX_ROWS_MIN;
-    let threads = if few { 1 } else { options.threads };
-    let finished = match choose(options.strategy, space.domain(), &batches, threads) {
-        Strategy::Serial => serial::merge(space, &batches)?,
-        Strategy::Sharded => sharded::merge(space, batches, threads)?,
-        Strategy::Tree => tree::merge(space, batches, threads)?,
-        Strategy::Fixed => match space.domain() {
-            Some(domain) if !batches.states.has_opaque() && batches.rows() >= domain => {
-                fixed::merge(space, domain, batches, threads)?
-            }
-            _ => local::merge(space, batches, threads)?,
-        },
-        Strategy::Auto | Strategy::Radix => radix::merge(space, batches, threads)?,
-    };
-    parallel::each(
-        threads,
-        coalesce(finished),
-        || (),
-        |(), finished| Ok(Piece { rows: finished.keys.len(), keys: unpack(&finished.keys), states: finished.states }),
-    )
-}
-
-/// What `Auto` stands for.
-fn choose<K: Word>(strategy: Strategy, domain: Option<usize>, batches: &Batches<K>, threads: usize) -> Strategy {
-    let rows = batches.rows();
-    match (strategy, domain) {
-        (Strategy::Auto, _) if rows < RADIX_ROWS_MIN => Strategy::Fixed,
-        (Strategy::Auto, Some(domain)) => {
-            let is_small = domain <= FIXED_DOMAIN_SMALL;
-            let per_key = if is_small { FIXED_ROWS_PER_KEY } else { FIXED_ROWS_PER_KEY_LARGE };
-            // Every share of the rows has a table of its own, and so has every worker beside opaque states.
-            let (tables, fits) = match batches.states.has_opaque() {
-                false => (fixed::shares(batches.states.columns.len(), threads), true),
-                true => (threads, is_small),
-            };
-            if fits && rows >= domain * per_key * tables { Strategy::Fixed } else { Strategy::Radix }
-        }
-        (Strategy::Auto, None) => Strategy::Radix,
-        (strategy, _) => strategy,
-    }
-}
-
-/// Puts small pieces together.
-fn coalesce<K: Word>(finished: Vec<Finished<K>>) -> Vec<Finished<K>> {
-    let mut pieces: Vec<Finished<K>> = Vec::new();
-    for next in finished.into_iter().filter(|next| !next.keys.is_empty()) {
-        match pieces.last_mut() {
-            Some(last) if next.keys.len() < SMALL_ROWS && last.keys.len() + next.keys.len() <= OUTPUT_ROWS => {
-                last.keys.extend_from_slice(&next.keys);
-                last.states.iter_mut().zip(&next.states).for_each(|(to, from)| to.append(from));
-            }
-            _ => pieces.push(next),
-        }
-    }
-    pieces
 }

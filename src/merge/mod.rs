@@ -8,8 +8,10 @@
 //! Rows of one key are merged in the order of the inputs, whatever the strategy, except by `sharded`, where workers
 //! race: so `anyLast` takes the last one.
 
+mod arena;
 mod batches;
 mod cells;
+mod dispatch;
 mod fixed;
 mod hash;
 mod keys;
@@ -100,7 +102,9 @@ pub fn merge(inputs: Vec<Block>, layout: &Layout, options: &Options) -> Result<V
     }
     let header: Vec<(String, DataType)> =
         inputs[0].columns.iter().map(|column| (column.name.clone(), column.type_.clone())).collect();
-    let plan = KeyPlan::new(&inputs, layout.key_count);
+    // The baseline takes the rows as they come, and their keys too.
+    let order = if options.strategy == Strategy::Serial { arena::Order::Rows } else { arena::Order::Buckets };
+    let plan = KeyPlan::new(&inputs, layout.key_count, order);
     // Bare states say themselves what they are: their version may differ from that of the storage type.
     let arrived = header[layout.key_count..].iter().zip(&layout.state_types);
     let types = arrived.map(|((_, arrived), stored)| match arrived {
@@ -109,7 +113,7 @@ pub fn merge(inputs: Vec<Block>, layout: &Layout, options: &Options) -> Result<V
     });
     let functions = types.map(|type_| state::function(type_).ok().map(Arc::from)).collect();
     let prepared = prepare(inputs, &plan, functions, layout.key_count, options.threads)?;
-    let pieces = keys::dispatch(&plan, prepared, options)?;
+    let pieces = dispatch::dispatch(&plan, prepared, options)?;
     Ok(pieces
         .into_iter()
         .map(|piece| {
@@ -152,7 +156,7 @@ fn check_layout(inputs: &[Block], layout: &Layout) -> Result<(), MergeError> {
 pub(crate) struct Prepared {
     /// One lane per batch.
     keys: Vec<Lane>,
-    /// Serialised keys that the packed ones refer to, by batch; empty unless the plan serialises.
+    /// Keys without a fixed width, by batch; empty for others.
     arenas: Vec<Bytes>,
     lanes: Vec<Vec<Lane>>,
     states: States,

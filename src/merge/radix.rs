@@ -26,6 +26,7 @@ use crate::state::StateError;
 
 /// 256 buckets: a bucket of 8 million groups of 24 bytes still fits a second-level cache of 1 MiB.
 const BUCKET_BITS: u32 = 8;
+pub(crate) const BUCKETS: Digit = Digit { skip: 0, bits: BUCKET_BITS };
 /// Rows of the next stretch that are fetched while this one is merged: some more than a stretch of an even spread has.
 const PREFETCH_ROWS: usize = 256;
 /// A bucket is oversized above this many times the mean, and this many rows.
@@ -47,11 +48,10 @@ pub(crate) fn merge<S: Space>(
         .iter()
         .enumerate()
         .flat_map(|(batch, keys)| morsels(keys.len()).into_iter().map(move |rows| (batch, rows)));
-    let digit = Digit { skip: 0, bits: BUCKET_BITS };
-    let limit = (batches.rows() / digit.buckets() * OVERSIZE).max(OVERSIZE_ROWS_MIN);
+    let limit = (batches.rows() / BUCKETS.buckets() * OVERSIZE).max(OVERSIZE_ROWS_MIN);
     let whole = whole.collect();
     let (mut buckets, oversized): (Vec<Bucket>, Vec<Bucket>) =
-        order(space, &mut batches, whole, digit, threads)?.into_iter().partition(|bucket| rows(bucket) <= limit);
+        order(space, &mut batches, whole, BUCKETS, threads)?.into_iter().partition(|bucket| rows(bucket) <= limit);
     let (mut heavy, oversized) =
         if space.domain().is_some() { (oversized, Vec::new()) } else { (Vec::new(), oversized) };
     for bucket in oversized {

@@ -59,7 +59,7 @@ impl Digit {
     }
 
     #[inline]
-    fn of(self, hash: u64) -> usize {
+    pub fn of(self, hash: u64) -> usize {
         ((hash << self.skip) >> (64 - self.bits)) as usize
     }
 }

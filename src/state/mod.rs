@@ -130,7 +130,7 @@ pub fn referenced(sources: &[Bytes], reference: u64) -> &[u8] {
 ///
 /// The rows lie anywhere, so that every one costs several misses of the cache. They are looked up, and their first
 /// bytes touched, some at a time before any is copied: then the misses overlap.
-fn copy_referenced(sources: &[Bytes], references: &[u64], empty: &[u8]) -> Bytes {
+pub(crate) fn copy_referenced(sources: &[Bytes], references: &[u64], empty: &[u8]) -> Bytes {
     const AT_A_TIME: usize = 64;
     let mut out = Bytes { ends: Vec::with_capacity(references.len()), bytes: Vec::new() };
     for references in references.chunks(AT_A_TIME) {

@@ -8,6 +8,10 @@ const BLOCK_ROWS: usize = 1 << 16;
 /// Odd, so that multiplying permutes the numbers below a power of two.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 const DOMAIN: u64 = 1 << 20;
+/// Of the Star Schema Benchmark.
+const YEARS: u64 = 7;
+const BRANDS: u64 = 1000;
+const CITIES: u64 = 250;
 
 /// One merge to measure.
 pub struct Case {
@@ -43,8 +47,14 @@ enum Keys {
     DomainSkewed,
     /// Two columns of 64 bits.
     Pair,
-    /// Strings of about 20 bytes.
+    /// Strings of 20 bytes.
     Text,
+    /// Strings of 46 bytes, of which the first 26 are the same.
+    LongText,
+    /// Year, brand and city as views of the Star Schema Benchmark have them: `UInt16` and two `LowCardinality(String)`.
+    Dimensions,
+    /// The same as `String`.
+    Words,
 }
 
 fn mix(value: u64) -> u64 {
@@ -85,13 +95,42 @@ fn key_columns(numbers: &[u64], kind: Keys) -> Vec<(DataType, Data)> {
             (DataType::UInt(64), Data::W8(values.collect())),
             (DataType::UInt(64), Data::W8(numbers.iter().map(|number| mix(number ^ STEP)).collect())),
         ],
-        Keys::Text => {
-            let mut texts = Bytes::default();
-            values.for_each(|value| texts.push(format!("{value:020}").as_bytes()));
-            vec![(DataType::String, Data::Bytes(texts))]
+        Keys::Text => vec![texts(values.map(|value| format!("{value:020}")))],
+        Keys::LongText => vec![texts(values.map(|value| format!("https://shop.example/item/{value:020}")))],
+        Keys::Dimensions | Keys::Words => {
+            let years = numbers.iter().map(|number| 1992 + (number % YEARS) as u16);
+            let brand = |number: u64| (number / YEARS) % BRANDS;
+            let city = |number: u64| (number / YEARS / BRANDS) % CITIES;
+            let brand_name = |brand: u64| format!("MFGR#{}", 1000 + brand * 4);
+            let city_name = |city: u64| format!("UNITED KI{city}");
+            let columns = match kind {
+                Keys::Words => [
+                    texts(numbers.iter().map(|number| brand_name(brand(*number)))),
+                    texts(numbers.iter().map(|number| city_name(city(*number)))),
+                ],
+                _ => [
+                    dictionary(numbers.iter().map(|number| brand(*number)), (0..BRANDS).map(brand_name)),
+                    dictionary(numbers.iter().map(|number| city(*number)), (0..CITIES).map(city_name)),
+                ],
+            };
+            std::iter::once((DataType::UInt(16), Data::W2(years.collect()))).chain(columns).collect()
         }
         _ => vec![(DataType::UInt(64), Data::W8(values.collect()))],
     }
+}
+
+fn texts(values: impl Iterator<Item = String>) -> (DataType, Data) {
+    let mut texts = Bytes::default();
+    values.for_each(|value| texts.push(value.as_bytes()));
+    (DataType::String, Data::Bytes(texts))
+}
+
+/// `entries` numbered from 0, after the default value.
+fn dictionary(ids: impl Iterator<Item = u64>, entries: impl Iterator<Item = String>) -> (DataType, Data) {
+    let (_, dictionary) = texts(std::iter::once(String::new()).chain(entries));
+    let keys = ids.map(|id| id as u32 + 1).collect();
+    let type_ = DataType::LowCardinality(Box::new(DataType::String));
+    (type_, Data::LowCardinality { keys, dictionary: Box::new(dictionary) })
 }
 
 /// One state column: its storage type, the states of some rows, and what ClickHouse computes over it.
@@ -227,7 +266,7 @@ const MILLION: usize = 1_000_000;
 const SUM_COUNT: (&str, &[State]) = ("sum, count", &[SUM, COUNT]);
 const TEN: (&str, &[State]) = ("10 functions", &MIXED);
 
-const SHAPES: [Shape; 15] = [
+const SHAPES: [Shape; 18] = [
     shape(SUM_COUNT, 8, 2 * MILLION, Keys::Random),
     shape(SUM_COUNT, 32, 2 * MILLION, Keys::Random),
     shape(("sum, count as states", &[SUM_STATE, COUNT_STATE]), 8, 2 * MILLION, Keys::Random),
@@ -243,6 +282,9 @@ const SHAPES: [Shape; 15] = [
     Shape { remark: ", none shared", overlap: 0, ..shape(SUM_COUNT, 8, 2 * MILLION, Keys::Random) },
     Shape { remark: " of 16 bytes", ..shape(SUM_COUNT, 8, MILLION, Keys::Pair) },
     Shape { remark: " of text", ..shape(SUM_COUNT, 8, MILLION, Keys::Text) },
+    Shape { remark: " of long text", ..shape(SUM_COUNT, 8, MILLION, Keys::LongText) },
+    Shape { remark: " of year, brand, city", ..shape(SUM_COUNT, 8, 1_750_000, Keys::Dimensions) },
+    Shape { remark: " of year, brand, city as String", ..shape(SUM_COUNT, 8, 1_750_000, Keys::Words) },
     shape(TEN, 8, MILLION, Keys::Random),
     shape(TEN, 32, 65_536, Keys::Short),
     shape(("7 anyLast(Nullable(String))", &[ANY_LAST; 7]), 10, MILLION, Keys::Random),
