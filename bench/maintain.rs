@@ -1,7 +1,9 @@
 //! What maintenance costs: inserts into the flat SSB table without views, with four views kept by Tributary, and with the
 //! same four as ClickHouse's own materialized views; and how soon inserted rows are covered.
 //!
-//! `cargo bench --bench maintain [-- rounds seconds]`
+//! Every mode gets the same inserts; CPU time is counted until views and part merges have come to rest.
+//!
+//! `cargo bench --bench maintain [-- rounds inserts]`
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -14,6 +16,7 @@ use tributary::embedded::{Options, Server};
 use tributary::maintain::look::{Coverage, Looker};
 use tributary::maintain::manifest::Store;
 use tributary::maintain::verify::{Verdict, verify};
+use tributary::matching::view::Excerpt;
 use tributary::ssb::{self, Scale};
 use tributary::upstream::Upstream;
 use tributary::views::catalog::{self, CatalogView};
@@ -21,6 +24,9 @@ use tributary::views::declaration;
 
 const VIEWS: [&str; 4] = ["flat_discounts_by_week", "flat_brands", "flat_nations", "flat_city_pairs"];
 const ROWS_PER_INSERT: usize = 10_000;
+/// Of the inserts whose freshness is measured, twenty a second: as many rows as two cores take in beside all else.
+const ROWS_PER_SMALL_INSERT: usize = 1_000;
+const FRESHNESS_TIME: Duration = Duration::from_secs(20);
 /// Different batches; they are sent again and again.
 const BATCHES: usize = 24;
 
@@ -45,20 +51,21 @@ struct Stand {
     server: Server,
     upstream: Upstream,
     batches: Vec<Bytes>,
+    small_batches: Vec<Bytes>,
     folder: tempfile::TempDir,
 }
 
 fn main() {
     let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with("--"));
     let rounds = arguments.next().map_or(3, |text| text.parse().unwrap());
-    let seconds = arguments.next().map_or(8, |text| text.parse().unwrap());
+    let inserts = arguments.next().map_or(150, |text| text.parse().unwrap());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let stand = Stand::set().await;
         let mut best = [Mode::None, Mode::Tributary, Mode::Native].map(|mode| (mode, Vec::new()));
         for round in 0..rounds {
             for (mode, measured) in &mut best {
-                let result = stand.throughput(*mode, Duration::from_secs(seconds)).await;
+                let result = stand.throughput(*mode, inserts).await;
                 println!(
                     "round {round} {mode:?}: {:.0} rows/s, {:.2} CPU s per million rows, {:.2} of them the sidecar's",
                     result.rows_per_second, result.cpu_per_million, result.sidecar_per_million
@@ -78,7 +85,7 @@ fn main() {
         println!("with ClickHouse's own 4 views: {:.1} %", 100.0 * native.rows_per_second / none.rows_per_second);
         let cost = |mode: Measured| mode.cpu_per_million - none.cpu_per_million;
         println!("CPU of maintenance, of ClickHouse's own views: {:.1} %", 100.0 * cost(tributary) / cost(native));
-        stand.freshness(Duration::from_secs(seconds.max(10))).await;
+        stand.freshness().await;
     });
 }
 
@@ -88,16 +95,20 @@ impl Stand {
         let server = Server::start(&Options::new(folder.path().join("clickhouse"))).unwrap();
         let upstream = Upstream::new(UpstreamConfig::parse(&server.http_url()).unwrap()).in_database("ssb");
         ssb::ensure(&upstream, Scale::new(0.05).unwrap(), &mut |_: &str, _: u64, _: u64| {}).await.unwrap();
-        let mut batches = Vec::new();
-        for at in 0..BATCHES {
-            let sql = format!(
-                "SELECT * FROM lineorder_flat ORDER BY cityHash64(LO_ORDERKEY, LO_LINENUMBER) LIMIT {ROWS_PER_INSERT} OFFSET {}",
-                at * ROWS_PER_INSERT
-            );
-            batches.push(upstream.bytes(&sql, "Native").await.unwrap());
-        }
+        let batches = async |rows: usize| {
+            let mut batches = Vec::new();
+            for at in 0..BATCHES {
+                let sql = format!(
+                    "SELECT * FROM lineorder_flat ORDER BY cityHash64(LO_ORDERKEY, LO_LINENUMBER) LIMIT {rows} OFFSET {}",
+                    at * rows
+                );
+                batches.push(upstream.bytes(&sql, "Native").await.unwrap());
+            }
+            batches
+        };
+        let (batches, small_batches) = (batches(ROWS_PER_INSERT).await, batches(ROWS_PER_SMALL_INSERT).await);
         upstream.execute("CREATE TABLE empty AS lineorder_flat").await.unwrap();
-        Self { server, upstream, batches, folder }
+        Self { server, upstream, batches, small_batches, folder }
     }
 
     async fn views(&self) -> Vec<CatalogView> {
@@ -131,7 +142,7 @@ impl Stand {
                     keys.join(", ")
                 ))
                 .await;
-                let select = view.view.state_select(&names, None, &[]);
+                let select = view.view.state_select(&names, &Excerpt::default());
                 run(&format!("CREATE MATERIALIZED VIEW mv_{at} TO native_{at} AS {select}")).await;
             }
         }
@@ -153,13 +164,13 @@ impl Stand {
             .unwrap()
     }
 
-    async fn insert(&self, at: usize) {
-        let batch = self.batches[at % BATCHES].clone();
+    async fn insert(&self, batches: &[Bytes], at: usize) {
+        let batch = batches[at % BATCHES].clone();
         let sql = "INSERT INTO lineorder_flat SETTINGS async_insert = 0 FORMAT Native";
         self.upstream.insert(sql, [batch]).await.unwrap();
     }
 
-    async fn throughput(&self, mode: Mode, time: Duration) -> Measured {
+    async fn throughput(&self, mode: Mode, inserts: usize) -> Measured {
         let views = self.views().await;
         self.clean(mode, &views).await;
         let sidecar = (mode == Mode::Tributary).then(|| self.sidecar());
@@ -172,18 +183,15 @@ impl Stand {
         };
         let before = cpu();
         let began = Instant::now();
-        let mut inserts = 0;
-        while began.elapsed() < time {
-            self.insert(inserts).await;
-            inserts += 1;
+        for at in 0..inserts {
+            self.insert(&self.batches, at).await;
         }
         let rows = (inserts * ROWS_PER_INSERT) as f64;
         let rows_per_second = rows / began.elapsed().as_secs_f64();
         if sidecar.is_some() {
             self.covered(&views).await;
         }
-        // Part merges go on for a while, in all modes.
-        tokio::time::sleep(Duration::from_secs(3)).await;
+        self.rest().await;
         let after = cpu();
         let (cpu_per_million, sidecar_per_million) =
             ((after.0 - before.0) * 1e6 / rows, (after.1 - before.1) * 1e6 / rows);
@@ -196,6 +204,18 @@ impl Stand {
             sidecar.wait().unwrap();
         }
         Measured { rows_per_second, cpu_per_million, sidecar_per_million }
+    }
+
+    /// Until no part merge has been under way for two seconds.
+    async fn rest(&self) {
+        let mut quiet_since = Instant::now();
+        while quiet_since.elapsed() < Duration::from_secs(2) {
+            let merges = self.upstream.bytes("SELECT count() FROM system.merges", "TabSeparated").await.unwrap();
+            if merges.trim_ascii() != b"0" {
+                quiet_since = Instant::now();
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
     }
 
     async fn covered(&self, views: &[CatalogView]) {
@@ -213,7 +233,8 @@ impl Stand {
     }
 
     /// The time from the end of an insert until a manifest records its rows, at 20 inserts a second.
-    async fn freshness(&self, time: Duration) {
+    async fn freshness(&self) {
+        let time = FRESHNESS_TIME;
         let views = self.views().await;
         self.clean(Mode::Tributary, &views).await;
         let mut sidecar = self.sidecar();
@@ -227,9 +248,9 @@ impl Stand {
         let mut inserts = 0;
         while began.elapsed() < time || (!waiting.is_empty() && began.elapsed() < 2 * time) {
             if began.elapsed() < time && began.elapsed() >= Duration::from_millis(50) * inserts {
-                self.insert(inserts as usize).await;
+                self.insert(&self.small_batches, inserts as usize).await;
                 inserts += 1;
-                rows += ROWS_PER_INSERT as u64;
+                rows += ROWS_PER_SMALL_INSERT as u64;
                 waiting.push((rows, Instant::now()));
             }
             if let Some(manifest) = store.newer(&[(&storage, version)]).await.unwrap().pop() {
@@ -250,7 +271,7 @@ impl Stand {
         lags.sort();
         let at = |share: f64| lags[((lags.len() - 1) as f64 * share) as usize].as_millis();
         println!(
-            "freshness at {:.1} inserts/s of {ROWS_PER_INSERT} rows: median {} ms, 90 % {} ms, most {} ms",
+            "freshness at {:.1} inserts/s of {ROWS_PER_SMALL_INSERT} rows: median {} ms, 90 % {} ms, most {} ms",
             f64::from(inserts) / time.as_secs_f64(),
             at(0.5),
             at(0.9),

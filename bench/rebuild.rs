@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tributary::config::UpstreamConfig;
 use tributary::embedded::{Options, Server};
+use tributary::matching::view::Excerpt;
 use tributary::sql::lexer::backquote;
 use tributary::ssb::{self, Scale};
 use tributary::upstream::Upstream;
@@ -133,7 +134,7 @@ async fn clickhouse_seconds(upstream: &Upstream, views: &[CatalogView]) -> Durat
             .execute(&format!("CREATE TABLE {table} ({columns}) ENGINE = MergeTree ORDER BY ({sorting})"))
             .await
             .unwrap();
-        let insert = format!("INSERT INTO {table} {}", view.view.state_select(&names, None, &[]));
+        let insert = format!("INSERT INTO {table} {}", view.view.state_select(&names, &Excerpt::default()));
         let begin = Instant::now();
         upstream.execute(&insert).await.unwrap();
         total += begin.elapsed();

@@ -77,6 +77,11 @@ pub fn server() -> &'static Server {
     })
 }
 
+/// How often something is done: more often than `usual` where the environment asks for a long run.
+pub fn times(variable: &str, usual: usize) -> usize {
+    std::env::var(variable).map_or(usual, |text| text.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
+}
+
 /// A folder of this process's own under the build folder; those of test processes that are gone are removed.
 pub fn folder(name: &str) -> PathBuf {
     static OWN: OnceLock<(PathBuf, File)> = OnceLock::new();

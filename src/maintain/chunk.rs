@@ -30,11 +30,19 @@ impl Chunk {
         self.parts.iter().all(|part| part.name.partition == *first).then_some(first)
     }
 
+    pub fn partitions(&self) -> BTreeSet<&str> {
+        self.parts.iter().map(|part| part.name.partition.as_str()).collect()
+    }
+
+    /// Rows of its parts of one partition.
+    pub fn rows_of(&self, partition: &str) -> u64 {
+        self.parts.iter().filter(|part| part.name.partition == partition).map(|part| part.rows).sum()
+    }
+
     /// The condition on the fact table, which `View::state_select` takes, that selects these parts.
     pub fn predicate(&self) -> String {
         let names: Vec<String> = self.parts.iter().map(|part| string_literal(&part.name.to_string())).collect();
-        let partitions: BTreeSet<&str> = self.parts.iter().map(|part| part.name.partition.as_str()).collect();
-        let partitions: Vec<String> = partitions.into_iter().map(string_literal).collect();
+        let partitions: Vec<String> = self.partitions().into_iter().map(string_literal).collect();
         format!("{{fact}}._partition_id IN ({}) AND {{fact}}._part IN ({})", partitions.join(", "), names.join(", "))
     }
 

@@ -23,11 +23,11 @@ use crate::upstream::Upstream;
 const PREFIX: &str = "lease:";
 
 /// Signs of life are given, and those of other holders looked at, this often.
-const RENEWAL: Duration = Duration::from_secs(3);
+const RENEWAL: Duration = Duration::from_secs(2);
 
 /// A holder without a sign of life for so long has lost its leases. Together with the renewal, and a second by which whole
-/// seconds are wrong: taken over after 13 s at most.
-const VALIDITY: Duration = Duration::from_secs(9);
+/// seconds are wrong: taken over after 11 s at most.
+const VALIDITY: Duration = Duration::from_secs(8);
 
 /// Claims on the leases of some views, kept for as long as this lives.
 pub struct Leases {

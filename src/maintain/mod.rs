@@ -13,6 +13,7 @@ pub mod collect;
 pub mod compact;
 pub mod coverage;
 pub mod cut;
+pub mod delta;
 pub mod failpoint;
 pub mod finer;
 pub mod lease;

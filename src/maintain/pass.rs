@@ -1,25 +1,23 @@
 //! Takes the steps of a plan for one view: reads the states of stretches into a new run, commits, merges runs.
 //!
 //! ```text
-//! plan -> read states part by part (`States::read_by_part`) -> what else the look showed still holds?
+//! plan -> read states (`delta`) -> what else the look showed still holds?
 //!   -> merge -> one run -> commit: bury, keep, add what was proved -> merge runs that have become too many
 //! ```
 //! Parts that were gone before they were read are left for the next look, under their new names.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::chunk;
 use super::compact::Compactor;
-use super::coverage::Parts;
+use super::delta::{Delta, Reader};
 use super::manifest::{Manifest, Run, Store};
 use super::observe::Observer;
 use super::part::Part;
-use super::plan::{self, Plan, READ_ROWS_MAX, Step, blocks_of};
+use super::plan::{self, Plan, Step, blocks_of};
 use super::rebuild::{Options, RebuildError, Silent, rebuild};
 use super::run::{self, Heartbeat};
 use super::sight::Sight;
-use super::sources;
 use super::states::{States, StatesError};
 use crate::upstream::Upstream;
 use crate::views::catalog::CatalogView;
@@ -60,13 +58,6 @@ pub struct Pass {
     /// Views out of whose rows this one may be built.
     pub finer: Vec<CatalogView>,
     pub limits: Limits,
-}
-
-/// Rows read for a new run.
-struct Read {
-    blocks: Vec<Block>,
-    /// The parts whose rows these are, exactly.
-    parts: Vec<Part>,
 }
 
 impl Pass {
@@ -121,15 +112,14 @@ impl Pass {
         if wanted.is_empty() && !commits {
             return Ok(Passed::Idle);
         }
-        let read = self.read(wanted).await?;
-        let active = sources::standing_parts(&self.observer, &self.view, seen).await?;
-        let read = read.proved(&active);
-        if read.parts.is_empty() && !commits {
+        let reader = Reader { states: &self.states, observer: &self.observer, view: &self.view, seen };
+        let delta = reader.read(wanted, self.limits.memory_bytes).await?;
+        if delta.parts.is_empty() && !commits {
             return Ok(Passed::Idle);
         }
         let id = run::new_id();
         let _heartbeat = Heartbeat::start(&self.upstream, id).await?;
-        let committed = self.write_and_commit(manifest, sight, plan, read, id).await;
+        let committed = self.write_and_commit(manifest, sight, plan, delta, id).await;
         match committed {
             Ok(Some((manifest, rows))) => {
                 let version = self.compact(manifest).await?;
@@ -142,38 +132,23 @@ impl Pass {
         }
     }
 
-    /// Reads the states of some parts; not all of them need be there any more.
-    async fn read(&self, parts: Vec<Part>) -> Result<Unproved, RebuildError> {
-        let mut read = Unproved { blocks: Vec::new(), parts: Vec::new(), found: HashSet::new() };
-        let mut bytes = 0;
-        for chunk in chunk::plan(&parts, READ_ROWS_MAX) {
-            let left = self.limits.memory_bytes.saturating_sub(bytes);
-            let (blocks, found) = self.states.read_by_part(&chunk, left).await?;
-            bytes += blocks.iter().map(Block::byte_size).sum::<usize>();
-            read.blocks.extend(blocks);
-            read.found.extend(found);
-            read.parts.extend(chunk.parts);
-        }
-        Ok(read)
-    }
-
     async fn write_and_commit(
         &self,
         manifest: &Manifest,
         sight: &Sight,
         plan: &Plan,
-        read: Read,
+        delta: Delta,
         id: u64,
     ) -> Result<Option<(Manifest, u64)>, RebuildError> {
         let Ok(seen) = &sight.sources else { return Ok(None) };
-        let rows_written = self.write(read.blocks, id).await?;
-        let rows_read = read.parts.iter().map(|part| part.rows).sum();
+        let rows_written = self.write(delta.blocks, id).await?;
+        let rows_read = delta.parts.iter().map(|part| part.rows).sum();
         let mut body = manifest.body.clone();
         for (id, partition) in &plan.bury {
             body.runs.iter_mut().filter(|run| run.id == *id).for_each(|run| run.bury(partition));
         }
         let mut added: BTreeMap<String, Vec<Part>> = BTreeMap::new();
-        for part in read.parts {
+        for part in delta.parts {
             added.entry(part.name.partition.clone()).or_default().push(part);
         }
         let partitions = added.iter().filter_map(|(id, parts)| Some((id.clone(), blocks_of(parts)?))).collect();
@@ -208,26 +183,5 @@ impl Pass {
             }
         }
         Ok(manifest.version)
-    }
-}
-
-/// What queries for some parts brought.
-struct Unproved {
-    blocks: Vec<Block>,
-    parts: Vec<Part>,
-    /// Names of those parts that rows came from.
-    found: HashSet<String>,
-}
-
-impl Unproved {
-    /// The parts that were certainly read: rows came from them, or they were there before and are there still.
-    fn proved(self, active: &Parts) -> Read {
-        let still = |part: &Part| {
-            active.get(&part.name.partition).is_some_and(|active| active.iter().any(|seen| seen.is_still(part)))
-        };
-        let found = self.found;
-        let proved = |part: &Part| found.contains(&part.name.to_string()) || still(part);
-        let parts: Vec<Part> = self.parts.into_iter().filter(proved).collect();
-        Read { blocks: self.blocks, parts }
     }
 }

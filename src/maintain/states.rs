@@ -1,6 +1,7 @@
 //! Reads partial states of a view's source from ClickHouse, and writes merged ones into its storage table.
 
-use std::collections::HashSet;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use super::manifest::{Run, Store, dead};
 use super::rebuild::RebuildError;
 use crate::matching::rewrite;
 use crate::matching::schema::TableName;
+use crate::matching::view::Excerpt;
 use crate::merge::{self, Layout, MergeError};
 use crate::sql::lexer::backquote;
 use crate::sql::render::string_literal;
@@ -60,6 +62,9 @@ pub enum StatesError {
 /// Name under which the part that a row was read from arrives.
 const PART: &str = "_tributary_part";
 
+/// Name under which the number of rows that a state was made of arrives.
+const ROWS: &str = "_tributary_rows";
+
 /// How one view's states travel.
 pub struct States {
     upstream: Upstream,
@@ -96,17 +101,38 @@ impl States {
         self.fetch(&self.select(chunk, range), bytes_max).await
     }
 
-    /// The states of a chunk's rows, and the parts that they were read from, by name. A query sees the parts of a table as
-    /// they are at one moment, so each of these was read as a whole, whatever became of it meanwhile. A part of the chunk
-    /// that is not among them either had no row for the view or was gone already.
+    /// As [`States::read`], and how many rows of each partition the states were made of.
+    pub async fn read_counted(
+        &self,
+        chunk: &Chunk,
+        bytes_max: usize,
+    ) -> Result<(Vec<Block>, BTreeMap<String, u64>), StatesError> {
+        let mut blocks = self.fetch(&self.select_from(chunk, Some(ROWS)), bytes_max).await?;
+        let mut counted: BTreeMap<String, u64> = BTreeMap::new();
+        for block in &mut blocks {
+            let Some(Data::W8(rows)) = block.columns.pop().map(|column| column.data) else { continue };
+            let Some(partitions) = block.columns.first().map(|column| &column.data) else { continue };
+            for (row, rows) in rows.iter().enumerate() {
+                let partition = text(partitions, row);
+                match counted.get_mut(&*partition) {
+                    Some(counted) => *counted += rows,
+                    None => drop(counted.insert(partition.into_owned(), *rows)),
+                }
+            }
+        }
+        Ok((blocks, counted))
+    }
+
+    /// As [`States::read`], and the parts that the rows were read from, by name.
     pub async fn read_by_part(
         &self,
         chunk: &Chunk,
         bytes_max: usize,
     ) -> Result<(Vec<Block>, HashSet<String>), StatesError> {
-        let names: Vec<String> = self.view.storage.columns.iter().map(|column| column.name.clone()).collect();
         let origins = [("_partition_id", SOURCE_PARTITION), ("_part", PART)];
-        let states = self.view.view.state_select(&names, Some(&chunk.predicate()), &origins);
+        let predicate = chunk.predicate();
+        let excerpt = Excerpt { fact_predicate: Some(&predicate), origins: &origins, rows: None };
+        let states = self.view.view.state_select(&self.names(), &excerpt);
         let mut items = self.items(SOURCE_PARTITION.into());
         items.push(PART.into());
         let mut blocks = self.fetch(&format!("SELECT {} FROM ({states})", items.join(", ")), bytes_max).await?;
@@ -200,24 +226,40 @@ impl States {
     }
 
     fn select(&self, chunk: Option<&Chunk>, range: KeyRange) -> String {
-        let names: Vec<String> = self.view.storage.columns.iter().map(|column| column.name.clone()).collect();
-        let predicate = chunk.map(Chunk::predicate);
-        // One more key, and a text at that, makes ClickHouse group in a slower way.
-        let single = chunk.and_then(Chunk::partition);
-        let origins: &[(&str, &str)] =
-            if chunk.is_some() && single.is_none() { &[("_partition_id", SOURCE_PARTITION)] } else { &[] };
-        let states = self.view.view.state_select(&names, predicate.as_deref(), origins);
-        let partition = match (chunk, single) {
-            (Some(_), None) => SOURCE_PARTITION.into(),
-            (Some(_), Some(id)) => format!("toLowCardinality({}) AS {SOURCE_PARTITION}", string_literal(id)),
-            // A source without parts has no partitions.
-            (None, _) => format!("'' AS {SOURCE_PARTITION}"),
+        let mut sql = match chunk {
+            Some(chunk) => self.select_from(chunk, None),
+            None => {
+                let states = self.view.view.state_select(&self.names(), &Excerpt::default());
+                // A source without parts has no partitions.
+                let items = self.items(format!("'' AS {SOURCE_PARTITION}"));
+                format!("SELECT {} FROM ({states})", items.join(", "))
+            }
         };
-        let mut sql = format!("SELECT {} FROM ({states})", self.items(partition).join(", "));
         if range != ALL_KEYS {
             sql += &format!(" WHERE {}", self.in_range(range));
         }
         sql
+    }
+
+    /// `rows`: the name of a last column with the number of rows that a state was made of.
+    fn select_from(&self, chunk: &Chunk, rows: Option<&str>) -> String {
+        // One more key, and a text at that, makes ClickHouse group in a slower way.
+        let single = chunk.partition();
+        let origins: &[(&str, &str)] = if single.is_none() { &[("_partition_id", SOURCE_PARTITION)] } else { &[] };
+        let predicate = chunk.predicate();
+        let excerpt = Excerpt { fact_predicate: Some(&predicate), origins, rows };
+        let states = self.view.view.state_select(&self.names(), &excerpt);
+        let mut items = self.items(match single {
+            None => SOURCE_PARTITION.into(),
+            Some(id) => format!("toLowCardinality({}) AS {SOURCE_PARTITION}", string_literal(id)),
+        });
+        items.extend(rows.map(String::from));
+        format!("SELECT {} FROM ({states})", items.join(", "))
+    }
+
+    /// Of the storage columns.
+    fn names(&self) -> Vec<String> {
+        self.view.storage.columns.iter().map(|column| column.name.clone()).collect()
     }
 
     /// What to select for the columns of a block: the source partition, dimensions, states in their carriers.
@@ -321,20 +363,28 @@ pub async fn drop_runs(upstream: &Upstream, table: &str, runs: &[u64]) -> Result
     Ok(())
 }
 
+/// A value of a column of strings.
+pub(super) fn text(data: &Data, row: usize) -> Cow<'_, str> {
+    match data {
+        Data::LowCardinality { keys, dictionary } => text(dictionary, keys[row] as usize),
+        Data::Bytes(values) => String::from_utf8_lossy(values.get(row)),
+        _ => Cow::Borrowed(""),
+    }
+}
+
 /// The distinct values of a column of strings.
-fn texts(data: &Data) -> Vec<String> {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let distinct: HashSet<String> = match data {
-        Data::LowCardinality { keys, dictionary } => match &**dictionary {
-            Data::Bytes(values) => {
-                keys.iter().collect::<HashSet<_>>().into_iter().map(|key| text(values.get(*key as usize))).collect()
+fn texts(data: &Data) -> HashSet<String> {
+    let rows: Vec<usize> = match data {
+        Data::LowCardinality { keys, .. } => {
+            let mut first: BTreeMap<u32, usize> = BTreeMap::new();
+            for (row, key) in keys.iter().enumerate() {
+                first.entry(*key).or_insert(row);
             }
-            _ => HashSet::new(),
-        },
-        Data::Bytes(values) => values.iter().map(text).collect(),
-        _ => HashSet::new(),
+            first.into_values().collect()
+        }
+        _ => (0..data.len()).collect(),
     };
-    distinct.into_iter().collect()
+    rows.into_iter().map(|row| text(data, row).into_owned()).collect()
 }
 
 /// Collects blocks and sends them by INSERTs of a good size: each INSERT makes at least one part.

@@ -1,13 +1,12 @@
 //! The loop that keeps views up to date while `serve` runs: look, plan, take steps, rest.
 //!
-//! One look serves all views; each view's steps are a task of its own, so that a view that is being built does not hold up
-//! the others. After a task its view rests, so that maintenance takes no more than its share of the time.
+//! One look serves all views; each view's steps are a task of its own. So many tasks run at once as there are threads, and
+//! as many again that build whole partitions, so that a view that is being built does not hold up the others. After a task its view rests, so that maintenance takes no more than its share of the time.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::board::Board;
@@ -28,6 +27,7 @@ use super::states::States;
 use crate::config::Consistency;
 use crate::upstream::Upstream;
 use crate::views::catalog::CatalogView;
+use crate::views::neutral::in_background;
 
 /// After an INSERT others may follow at once, and are read together with it.
 const GATHER: Duration = Duration::from_millis(100);
@@ -200,7 +200,6 @@ struct Keeper {
     /// Finer views first.
     views: Vec<Kept>,
     running: JoinSet<Done>,
-    permits: Arc<Semaphore>,
     looked_at: Option<Instant>,
     hashed_at: Instant,
     collected_at: Instant,
@@ -211,13 +210,20 @@ struct Keeper {
 struct Kept {
     pass: Arc<Pass>,
     /// The task that works at it.
-    task: Option<AbortHandle>,
-    /// Views that were begun together with it, itself included: they share the time.
+    task: Option<(Kind, AbortHandle)>,
+    /// Views that there was something to do about when it was begun, itself included: they share the time.
     company: usize,
     ready_at: Instant,
     back_off: Duration,
     /// A damage must be seen twice: a run may be seen in a manifest that was committed after the storage was looked at.
     damage: Option<Staleness>,
+}
+
+/// Tasks of one kind wait for each other; a build, which may take hours, does not hold up deltas.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kind {
+    Build,
+    Delta,
 }
 
 /// How a task ended.
@@ -229,7 +235,6 @@ struct Done {
 
 impl Keeper {
     fn new(upkeep: &Upkeep, observer: Observer, store: Store) -> Self {
-        let permits = Arc::new(Semaphore::new(upkeep.settings.limits.threads.max(1)));
         let now = Instant::now();
         let (views, running) = (Vec::new(), JoinSet::new());
         Self {
@@ -241,7 +246,6 @@ impl Keeper {
             store,
             views,
             running,
-            permits,
             looked_at: None,
             hashed_at: now,
             collected_at: now,
@@ -270,17 +274,18 @@ impl Keeper {
                 }
             }
         }
-        before.iter().filter_map(|gone| gone.task.as_ref()).for_each(AbortHandle::abort);
+        before.iter().filter_map(|gone| gone.task.as_ref()).for_each(|(_, task)| task.abort());
     }
 
     async fn begin_with(&self, view: &CatalogView) -> Result<Kept, RebuildError> {
         view.storage.create(&self.upstream).await?;
         collect::orphans(&self.upstream, &self.observer, &self.store, view).await?;
+        let background = in_background(&self.upstream).await?;
         let pass = Pass {
             upstream: self.upstream.clone(),
             observer: self.observer.clone(),
             store: self.store.clone(),
-            states: Arc::new(States::new(self.upstream.clone(), view.clone()).await?),
+            states: Arc::new(States::new(background, view.clone()).await?),
             view: view.clone(),
             finer: Vec::new(),
             limits: self.settings.limits.clone(),
@@ -317,17 +322,16 @@ impl Keeper {
         Ok(self.begin(&look, leases))
     }
 
+    /// Begins as many tasks as may run at once. Views that have to wait are looked at anew when it is their turn: parts
+    /// merge away quickly.
     fn begin(&mut self, look: &Look, leases: &Leases) -> Instant {
         let now = Instant::now();
         let mut again_at = now + self.settings.interval;
-        let mut running: HashSet<String> =
-            self.views.iter().filter(|kept| kept.is_running()).map(|kept| kept.storage().to_string()).collect();
-        for kept in &mut self.views {
-            let pass = kept.pass.clone();
-            let storage = pass.view.storage_name();
-            let Some(sight) = look.sight(storage) else { continue };
+        let mut due = Vec::new();
+        for (at, kept) in self.views.iter_mut().enumerate() {
+            let Some(sight) = look.sight(kept.storage()) else { continue };
             let plan = kept.plan(sight);
-            self.board.note(&pass.view, sight, &plan);
+            self.board.note(&kept.pass.view, sight, &plan);
             if kept.is_running() || !plan.can_advance() || !leases.holds(kept.storage()) {
                 continue;
             }
@@ -335,17 +339,23 @@ impl Keeper {
                 again_at = again_at.min(kept.ready_at);
                 continue;
             }
-            // Once a finer view is current, this one is built without reading the source.
-            if plan.builds() && pass.finer.iter().any(|finer| running.contains(finer.storage_name())) {
+            due.push((at, sight.clone(), plan));
+        }
+        due.sort_by_key(|(at, ..)| self.views[*at].ready_at);
+        let company = due.len() + self.running.len();
+        for (at, sight, plan) in due {
+            let kind = if plan.builds() { Kind::Build } else { Kind::Delta };
+            let is_of_kind = |kept: &&Kept| kept.task.as_ref().is_some_and(|(other, _)| *other == kind);
+            let running = self.views.iter().filter(is_of_kind).count();
+            if running >= self.settings.limits.threads.max(1) || (kind == Kind::Build && self.awaits_finer(at)) {
                 continue;
             }
-            running.insert(storage.to_string());
+            let kept = &mut self.views[at];
+            let (pass, storage) = (kept.pass.clone(), kept.storage().to_string());
             let steps = || plan.steps.iter().map(ToString::to_string).collect::<Vec<_>>();
             tracing::debug!(storage, steps = ?steps(), "maintenance");
-            let (sight, permits, storage) = (sight.clone(), self.permits.clone(), storage.to_string());
             let policies = look.policies().to_vec();
             let task = self.running.spawn(async move {
-                let _permit = permits.acquire().await;
                 let began = Instant::now();
                 let outcome = async {
                     let tables = &pass.view.view.tables;
@@ -354,11 +364,15 @@ impl Keeper {
                 };
                 Done { storage, outcome: outcome.await, busy: began.elapsed() }
             });
-            kept.task = Some(task);
+            (kept.task, kept.company) = (Some((kind, task)), company);
         }
-        let company = self.views.iter().filter(|kept| kept.is_running()).count();
-        self.views.iter_mut().for_each(|kept| kept.company = company.max(1));
         again_at
+    }
+
+    /// Whether a finer view is being worked at: once it is current, this one is built without reading the source.
+    fn awaits_finer(&self, at: usize) -> bool {
+        let is_running = |storage: &str| self.views.iter().any(|kept| kept.is_running() && kept.storage() == storage);
+        self.views[at].pass.finer.iter().any(|finer| is_running(finer.storage_name()))
     }
 
     fn ended(&mut self, done: Done) {

@@ -58,6 +58,17 @@ pub struct View {
     pub(super) by_key: HashMap<Arc<str>, usize>,
 }
 
+/// Which rows of its source a view's states are made of, and what is told of them besides.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Excerpt<'a> {
+    /// Restricts the fact table; `{fact}` stands for its qualifier.
+    pub fact_predicate: Option<&'a str>,
+    /// Virtual columns of the fact table that tell the states apart; they come first, under the names given with them.
+    pub origins: &'a [(&'a str, &'a str)],
+    /// The name of a last column: how many rows a state was made of.
+    pub rows: Option<&'a str>,
+}
+
 /// Why a text declares no view.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -166,26 +177,33 @@ impl View {
         Ok(View { name, storage, tables, columns, block, by_key })
     }
 
+    /// Whether every row of the source is in exactly one state: nothing is filtered, joined or repeated.
+    pub fn takes_each_row_once(&self) -> bool {
+        self.tables.len() == 1 && self.conditions().is_empty()
+    }
+
     /// The SELECT that computes the view's partial states from the source: one column for each view column, called
-    /// `names`. `fact_predicate` may restrict the fact table; `{fact}` in it stands for the table's qualifier. The states
-    /// are told apart by `origins`, virtual columns of the fact table, which come first under the names given with them.
-    pub fn state_select(&self, names: &[String], fact_predicate: Option<&str>, origins: &[(&str, &str)]) -> String {
+    /// `names`.
+    pub fn state_select(&self, names: &[String], excerpt: &Excerpt) -> String {
         let mut sql = String::from("SELECT ");
-        for (column, name) in origins {
+        for (column, name) in excerpt.origins {
             let _ = write!(sql, "{SOURCE_ALIAS}0.{column} AS {}, ", backquote(name));
         }
         for (position, name) in names.iter().enumerate() {
             let comma = if position > 0 { ", " } else { "" };
             let _ = write!(sql, "{comma}{} AS {}", self.state(position), backquote(name));
         }
+        if let Some(name) = excerpt.rows {
+            let _ = write!(sql, ", count() AS {}", backquote(name));
+        }
         let _ = write!(sql, " FROM {}", self.from());
         let mut conditions = self.conditions();
-        conditions.extend(fact_predicate.map(of_fact));
+        conditions.extend(excerpt.fact_predicate.map(of_fact));
         if !conditions.is_empty() {
             let _ = write!(sql, " WHERE {}", conditions.join(" AND "));
         }
         let keys = self.block.group_by.iter().map(|k| source_text(&k.expr));
-        let origins = origins.iter().map(|(column, _)| format!("{SOURCE_ALIAS}0.{column}"));
+        let origins = excerpt.origins.iter().map(|(column, _)| format!("{SOURCE_ALIAS}0.{column}"));
         let keys: Vec<String> = origins.chain(keys).collect();
         if keys.is_empty() {
             // Without keys ClickHouse gives one row also for no rows at all, whose zeros must not be merged.
@@ -454,7 +472,10 @@ mod tests {
         assert_eq!(texts, ["toYear(d)", "city", "SUM(x)", "avg(x)"]);
         let names: Vec<String> = ["year", "city", "s", "avg(x)"].map(String::from).to_vec();
         assert_eq!(
-            view.state_select(&names, Some("{fact}._partition_id = '1'"), &[]),
+            view.state_select(
+                &names,
+                &Excerpt { fact_predicate: Some("{fact}._partition_id = '1'"), ..Excerpt::default() }
+            ),
             "SELECT toYear(_source0.`d`) AS `year`, _source0.`city` AS `city`, SUM(_source0.`x`) AS `s`, \
              avgState(_source0.`x`) AS `avg(x)` FROM `db`.`t` AS _source0 WHERE greater(_source0.`x`, 1) AND \
              (_source0._partition_id = '1') GROUP BY toYear(_source0.`d`), _source0.`city`"

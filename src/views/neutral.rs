@@ -34,14 +34,34 @@ const NEUTRAL: [(&str, &str); 22] = [
 /// The same server, asked under settings by which a query means what its text says. Only those are sent that differ from
 /// what the user has and that the server knows.
 pub async fn neutral(upstream: &Upstream) -> Result<Upstream, UpstreamError> {
+    under(upstream, &NEUTRAL, "1").await
+}
+
+/// The same server, asked to let other queries go first where processor time is short. It does so where it may
+/// (CAP_SYS_NICE, which its packages grant); inserts and the users' queries then keep their pace.
+pub async fn in_background(upstream: &Upstream) -> Result<Upstream, UpstreamError> {
+    // Not where the user is forbidden to change it: the queries would fail.
+    under(upstream, &NICE, "NOT readonly").await
+}
+
+/// One setting under the names that it has had. At nice 10 a thread has a tenth of the weight of others: enough never to
+/// hold a lock for long.
+const NICE: [(&str, &str); 2] = [("os_threads_nice_value_query", "10"), ("os_thread_priority", "10")];
+
+/// Of `settings` those for which `condition` on their rows in `system.settings` holds.
+async fn under(
+    upstream: &Upstream,
+    settings: &[(&'static str, &'static str)],
+    condition: &str,
+) -> Result<Upstream, UpstreamError> {
     #[derive(Deserialize)]
     struct Setting {
         name: String,
         value: String,
     }
-    let names: Vec<String> = NEUTRAL.iter().map(|(name, _)| string_literal(name)).collect();
-    let sql = format!("SELECT name, value FROM system.settings WHERE name IN ({})", names.join(", "));
+    let names: Vec<String> = settings.iter().map(|(name, _)| string_literal(name)).collect();
+    let sql = format!("SELECT name, value FROM system.settings WHERE name IN ({}) AND {condition}", names.join(", "));
     let present = upstream.rows::<Setting>(&sql).await?;
     let differs = |(name, value): &&(&str, &str)| present.iter().any(|s| s.name == *name && s.value != *value);
-    Ok(upstream.with_settings(NEUTRAL.iter().filter(differs).copied()))
+    Ok(upstream.with_settings(settings.iter().filter(differs).copied()))
 }

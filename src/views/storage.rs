@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use super::declaration::Declaration;
 use crate::matching::schema::TableName;
-use crate::matching::view::{ColumnKind, Storage as StateStorage, View};
+use crate::matching::view::{ColumnKind, Excerpt, Storage as StateStorage, View};
 use crate::sql::lexer::backquote;
 use crate::upstream::{Upstream, UpstreamError};
 
@@ -75,7 +75,7 @@ impl StorageTable {
         if let Some(twice) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
             return Err(StorageError::SameName(twice.1.clone()));
         }
-        let select = view.state_select(&names, None, &[]);
+        let select = view.state_select(&names, &Excerpt::default());
         let states: Vec<Described> = upstream.rows(&format!("DESCRIBE TABLE ({select})")).await?;
         if states.len() != expected {
             return Err(StorageError::Columns { described: states.len(), expected });

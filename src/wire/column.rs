@@ -259,6 +259,16 @@ impl Block {
         self.columns.iter().map(|column| column.data.byte_size()).sum()
     }
 
+    /// The rows `rows`, in that order. Panics when a row is out of range, as an index does.
+    pub fn gather(&self, rows: &[u32]) -> Self {
+        let gather = |column: &Column| Column {
+            name: column.name.clone(),
+            type_: column.type_.clone(),
+            data: column.data.gather(rows),
+        };
+        Self { columns: self.columns.iter().map(gather).collect(), rows: rows.len() }
+    }
+
     /// Appends the rows of `other`, which has the same columns.
     pub fn append(&mut self, other: &Block) {
         self.columns.iter_mut().zip(&other.columns).for_each(|(to, from)| to.data.append(&from.data));
