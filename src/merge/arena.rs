@@ -10,7 +10,10 @@
 //! and the bytes of its groups, which are those of some of its rows, lie close together: they stay in the cache. With
 //! bytes in the order of the rows, both cost a miss per row (bench/results/2026-11-30-2core/merge.md).
 
+use std::ops::Range;
+
 use super::hash::{Seed, Space};
+use super::prefetch::prefetch;
 use super::radix::BUCKETS;
 use super::scatter::morsels;
 use crate::state::{reference, referenced};
@@ -25,8 +28,22 @@ pub(crate) enum Order {
     Buckets,
 }
 
+/// Memory of one worker, reused from batch to batch.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    rows: Vec<u32>,
+    /// What the keys are copied to. The arena of one batch becomes the scratch of the next, so that no memory is fresh.
+    keys: Bytes,
+}
+
 /// Words of the keys of a batch, row by row, and the arena that they refer to.
-pub(crate) fn fill(seed: Seed, batch: usize, mut keys: Bytes, order: Order) -> (Vec<u128>, Bytes) {
+pub(crate) fn fill(
+    seed: Seed,
+    batch: usize,
+    mut keys: Bytes,
+    order: Order,
+    scratch: &mut Scratch,
+) -> (Vec<u128>, Bytes) {
     let word = |hash: u64, place: usize| u128::from(hash) << 64 | u128::from(reference(batch, place));
     let mut words: Vec<u128> = Vec::with_capacity(keys.len());
     let mut start = 0;
@@ -35,32 +52,29 @@ pub(crate) fn fill(seed: Seed, batch: usize, mut keys: Bytes, order: Order) -> (
         start = *end as usize;
     }
     if order == Order::Buckets {
-        let (mut rows, mut scratch) = (Vec::new(), Bytes::default());
+        let Scratch { rows, keys: ordered } = scratch;
+        ordered.ends.clear();
+        ordered.bytes.clear();
+        ordered.ends.reserve(words.len());
+        ordered.bytes.reserve(keys.bytes.len());
         for morsel in morsels(words.len()) {
             let first = morsel.start;
-            by_bucket(&words[morsel.clone()], &mut rows);
-            scratch.ends.clear();
-            scratch.bytes.clear();
-            let start = if first == 0 { 0 } else { keys.ends[first - 1] };
-            for (place, row) in rows.iter().enumerate() {
-                let row = first + *row as usize;
-                words[row] = word((words[row] >> 64) as u64, first + place);
-                let from = if row == 0 { 0 } else { keys.ends[row - 1] };
-                append(&mut scratch.bytes, &keys.bytes, from as usize, keys.ends[row] as usize);
-                scratch.ends.push(start + scratch.bytes.len() as u64);
+            by_bucket(&mut words[morsel], rows, |hash, place| word(hash, first + place));
+            for row in rows.iter() {
+                keys.append_row(first + *row as usize, &mut ordered.bytes);
+                ordered.end_row();
             }
-            keys.bytes[start as usize..][..scratch.bytes.len()].copy_from_slice(&scratch.bytes);
-            keys.ends[morsel].copy_from_slice(&scratch.ends);
         }
+        std::mem::swap(&mut keys, ordered);
     }
     (words, keys)
 }
 
-/// The rows of a morsel, by bucket and then in their order.
-fn by_bucket(words: &[u128], rows: &mut Vec<u32>) {
-    let bucket = |word: &u128| BUCKETS.of((word >> 64) as u64);
+/// The rows of a morsel, by bucket and then in their order; their words become those of their new places.
+fn by_bucket(words: &mut [u128], rows: &mut Vec<u32>, word: impl Fn(u64, usize) -> u128) {
+    let bucket = |word: u128| BUCKETS.of((word >> 64) as u64);
     let mut cursors = vec![0u32; BUCKETS.buckets() + 1];
-    words.iter().for_each(|word| cursors[bucket(word) + 1] += 1);
+    words.iter().for_each(|word| cursors[bucket(*word) + 1] += 1);
     let mut sum = 0;
     for cursor in &mut cursors {
         sum += *cursor;
@@ -68,26 +82,16 @@ fn by_bucket(words: &[u128], rows: &mut Vec<u32>) {
     }
     rows.clear();
     rows.resize(words.len(), 0);
-    for (row, word) in (0u32..).zip(words) {
-        let cursor = &mut cursors[bucket(word)];
+    for (row, own) in (0u32..).zip(words) {
+        let cursor = &mut cursors[bucket(*own)];
         rows[*cursor as usize] = row;
+        *own = word((*own >> 64) as u64, *cursor as usize);
         *cursor += 1;
     }
 }
 
-/// Appends `bytes[from..to]`. Most keys are short: a copy of constant length is several times faster than one of any.
-#[inline]
-fn append(out: &mut Vec<u8>, bytes: &[u8], from: usize, to: usize) {
-    const SHORT_BYTES: usize = 32;
-    let length = to - from;
-    match bytes[from..].first_chunk::<SHORT_BYTES>() {
-        Some(chunk) if length <= SHORT_BYTES => {
-            out.extend_from_slice(chunk);
-            out.truncate(out.len() - (SHORT_BYTES - length));
-        }
-        _ => out.extend_from_slice(&bytes[from..to]),
-    }
-}
+/// Bytes of the next stretch that are fetched at most.
+const PREFETCH_BYTES: u64 = 1 << 13;
 
 /// Keys in arenas, by batch.
 pub(crate) struct InArenas<'a> {
@@ -104,6 +108,18 @@ impl Space for InArenas<'_> {
     fn same(&self, a: u128, b: u128) -> bool {
         a == b
             || (a >> 64 == b >> 64 && same_bytes(referenced(self.arenas, a as u64), referenced(self.arenas, b as u64)))
+    }
+    fn prefetch_ends(&self, (batch, rows): (usize, Range<usize>)) {
+        if let Some(ends) = self.arenas.get(batch).and_then(|arena| arena.ends.get(rows)) {
+            prefetch(ends);
+        }
+    }
+    fn prefetch_keys(&self, (batch, rows): (usize, Range<usize>)) {
+        // The places of rows in order are the rows themselves. (Of tables merged before, they are any: no harm done.)
+        let Some(arena) = self.arenas.get(batch) else { return };
+        if let Some([first, .., last]) = arena.ends.get(rows) {
+            prefetch(&arena.bytes[*first as usize..(*last).min(*first + PREFETCH_BYTES) as usize]);
+        }
     }
 }
 

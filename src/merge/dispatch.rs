@@ -20,6 +20,10 @@ const RADIX_ROWS_MIN: usize = 1 << 16;
 const FIXED_ROWS_PER_KEY: usize = 4;
 const FIXED_ROWS_PER_KEY_LARGE: usize = 8;
 const FIXED_DOMAIN_SMALL: usize = 1 << 16;
+/// Rows that are looked at to see whether few keys have most of them, and for each key so many of those then: 512 keys
+/// of any rows, or nine rows of ten in a few keys.
+const SAMPLE_ROWS: usize = 1 << 12;
+const SAMPLE_ROWS_PER_KEY: usize = 8;
 
 /// Runs the strategy over keys of the plan's form.
 pub(crate) fn dispatch(plan: &KeyPlan, prepared: Prepared, options: &Options) -> Result<Vec<Piece>, MergeError> {
@@ -34,10 +38,14 @@ pub(crate) fn dispatch(plan: &KeyPlan, prepared: Prepared, options: &Options) ->
     }
     let seed = plan.seed;
     match plan.bits {
-        // The baseline hashes whatever the keys are.
-        Some(bits @ 1..=DIRECT_BITS_MAX) if options.strategy != Strategy::Serial => {
-            let batches = Batches { keys: words!(W8).collect(), lanes, states };
-            run(&Direct { bits }, batches, options, |words| plan.unpack_words(words))
+        Some(bits @ 1..=DIRECT_BITS_MAX) => {
+            let batches = Batches { keys: words!(W4).collect(), lanes, states };
+            let unpack = |words: &[u32]| plan.unpack_words(words);
+            // The baseline hashes whatever the keys are.
+            match options.strategy {
+                Strategy::Serial => run(&Packed::<u32>::new(seed), batches, options, unpack),
+                _ => run(&Direct { bits }, batches, options, unpack),
+            }
         }
         Some(0..=64) => {
             let batches = Batches { keys: words!(W8).collect(), lanes, states };
@@ -67,7 +75,7 @@ fn run<S: Space>(
     // A few rows are merged before a thread has started.
     let few = options.strategy == Strategy::Auto && batches.rows() < RADIX_ROWS_MIN;
     let threads = if few { 1 } else { options.threads };
-    let finished = match choose(options.strategy, space.domain(), &batches, threads) {
+    let finished = match choose(options.strategy, space, &batches, threads) {
         Strategy::Serial => serial::merge(space, &batches)?,
         Strategy::Sharded => sharded::merge(space, batches, threads)?,
         Strategy::Tree => tree::merge(space, batches, threads)?,
@@ -88,9 +96,9 @@ fn run<S: Space>(
 }
 
 /// What `Auto` stands for.
-fn choose<K: Word>(strategy: Strategy, domain: Option<usize>, batches: &Batches<K>, threads: usize) -> Strategy {
+fn choose<S: Space>(strategy: Strategy, space: &S, batches: &Batches<S::Key>, threads: usize) -> Strategy {
     let rows = batches.rows();
-    match (strategy, domain) {
+    match (strategy, space.domain()) {
         (Strategy::Auto, _) if rows < RADIX_ROWS_MIN => Strategy::Fixed,
         (Strategy::Auto, Some(domain)) => {
             let is_small = domain <= FIXED_DOMAIN_SMALL;
@@ -102,9 +110,27 @@ fn choose<K: Word>(strategy: Strategy, domain: Option<usize>, batches: &Batches<
             };
             if fits && rows >= domain * per_key * tables { Strategy::Fixed } else { Strategy::Radix }
         }
+        (Strategy::Auto, None) if few_keys_have_most_rows(space, batches) => Strategy::Fixed,
         (Strategy::Auto, None) => Strategy::Radix,
         (strategy, _) => strategy,
     }
+}
+
+/// By a sample. The table of such a merge, or the part of it that is in use, is in cache wherever the rows lie: ordering
+/// them costs more than it saves, most of all for the buckets of the heavy keys, which no digit of the hash divides.
+fn few_keys_have_most_rows<S: Space>(space: &S, batches: &Batches<S::Key>) -> bool {
+    let rows = batches.rows();
+    let mut sample = Vec::with_capacity(SAMPLE_ROWS + batches.keys.len());
+    for keys in &batches.keys {
+        let share = (keys.len() * SAMPLE_ROWS).div_ceil(rows.max(1));
+        // Steps of the golden ratio: even over the batch, and in step with no period of the data.
+        let at = |step: u64| (u128::from(step.wrapping_mul(0x9e37_79b9_7f4a_7c15)) * keys.len() as u128) >> 64;
+        sample.extend((0..share as u64).map(|step| space.hash(keys[at(step) as usize])));
+    }
+    let rows = sample.len();
+    sample.sort_unstable();
+    sample.dedup();
+    sample.len() * SAMPLE_ROWS_PER_KEY <= rows
 }
 
 /// Puts small pieces together.

@@ -84,7 +84,7 @@ fn number<S: Space>(
         let mut seen = vec![0u8; domain];
         let mut groups = Vec::with_capacity(keys.len());
         for keys in keys {
-            let numbers: Vec<u32> = keys.into_iter().map(|key| space.number(key)).collect();
+            let numbers = space.numbers(keys);
             numbers.iter().for_each(|number| seen[*number as usize] = 1);
             groups.push(numbers);
         }

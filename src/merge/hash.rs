@@ -1,6 +1,7 @@
 //! Seeded hashes of group keys, and when two keys are the same.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::ops::Range;
 
 use crate::state::Word;
 
@@ -9,12 +10,16 @@ pub(crate) trait Space: Sync {
     type Key: Word;
     fn hash(&self, key: Self::Key) -> u64;
     fn same(&self, a: Self::Key, b: Self::Key) -> bool;
+    /// Asks for what [`Self::prefetch_keys`] is going to read of those rows of a batch that `radix` has ordered.
+    fn prefetch_ends(&self, _: (usize, Range<usize>)) {}
+    /// Asks for what comparing their keys is going to read, beside the words.
+    fn prefetch_keys(&self, _: (usize, Range<usize>)) {}
     /// Number of keys that there can be, where it is small enough for a directly indexed table.
     fn domain(&self) -> Option<usize> {
         None
     }
-    /// Place of a key in the domain, where there is one.
-    fn number(&self, _: Self::Key) -> u32 {
+    /// Places of keys in the domain, where there is one.
+    fn numbers(&self, _: Vec<Self::Key>) -> Vec<u32> {
         unreachable!("only keys of a domain are numbered")
     }
     /// The key of that number.
@@ -61,6 +66,18 @@ impl<K> Packed<K> {
     }
 }
 
+impl Space for Packed<u32> {
+    type Key = u32;
+    #[inline]
+    fn hash(&self, key: u32) -> u64 {
+        self.seed.mix(u64::from(key))
+    }
+    #[inline]
+    fn same(&self, a: u32, b: u32) -> bool {
+        a == b
+    }
+}
+
 impl Space for Packed<u64> {
     type Key = u64;
     #[inline]
@@ -103,23 +120,22 @@ pub(crate) struct Direct {
 }
 
 impl Space for Direct {
-    type Key = u64;
+    type Key = u32;
     #[inline]
-    fn hash(&self, key: u64) -> u64 {
-        key | key << (64 - self.bits)
+    fn hash(&self, key: u32) -> u64 {
+        u64::from(key) | u64::from(key) << (64 - self.bits)
     }
     #[inline]
-    fn same(&self, a: u64, b: u64) -> bool {
+    fn same(&self, a: u32, b: u32) -> bool {
         a == b
     }
     fn domain(&self) -> Option<usize> {
         Some(1 << self.bits)
     }
-    #[inline]
-    fn number(&self, key: u64) -> u32 {
-        key as u32
+    fn numbers(&self, keys: Vec<u32>) -> Vec<u32> {
+        keys
     }
-    fn key(&self, number: u32) -> u64 {
-        u64::from(number)
+    fn key(&self, number: u32) -> u32 {
+        number
     }
 }

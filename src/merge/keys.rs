@@ -10,7 +10,7 @@
 use hashbrown::HashMap;
 
 use super::hash::Seed;
-use super::{arena, serialized};
+use super::{arena, parallel, serialized};
 use crate::state::{Lane, Word, copy_referenced};
 use crate::wire::{Block, Bytes, Data, DataType, Reader};
 
@@ -69,6 +69,15 @@ fn low_bits(value: u128, bits: u32) -> u128 {
     if bits >= 128 { value } else { value & ((1 << bits) - 1) }
 }
 
+impl KeyWord for u32 {
+    fn place(value: u128, shift: u32) -> Self {
+        (value as u32).checked_shl(shift).unwrap_or(0)
+    }
+    fn extract(self, shift: u32, bits: u32) -> u128 {
+        low_bits(u128::from(self.checked_shr(shift).unwrap_or(0)), bits)
+    }
+}
+
 impl KeyWord for u64 {
     fn place(value: u128, shift: u32) -> Self {
         (value as u64).checked_shl(shift).unwrap_or(0)
@@ -111,10 +120,10 @@ impl KeyWord for [u64; 4] {
 
 impl KeyPlan {
     /// Looks at the key columns of all inputs, which have rows and columns of the same types.
-    pub fn new(inputs: &[Block], key_count: usize, order: arena::Order) -> Self {
+    pub fn new(inputs: &[Block], key_count: usize, order: arena::Order, threads: usize) -> Self {
         let mut columns: Vec<KeyColumn> = match key_count {
             1 if is_whole(inputs) => vec![KeyColumn::whole()],
-            _ => (0..key_count).map(|at| KeyColumn::new(inputs, at)).collect(),
+            _ => (0..key_count).map(|at| KeyColumn::new(inputs, at, threads)).collect(),
         };
         let total: Option<u32> = columns
             .iter()
@@ -129,17 +138,18 @@ impl KeyPlan {
     }
 
     /// Packed keys of a block's key columns, and the arena that they refer to (empty for keys that fit a word).
-    pub fn pack(&self, batch: usize, mut block: Block) -> (Lane, Bytes) {
+    pub fn pack(&self, batch: usize, mut block: Block, scratch: &mut arena::Scratch) -> (Lane, Bytes) {
         if let ([column], [key]) = (self.columns.as_slice(), block.columns.as_mut_slice())
             && let (Part::Whole, Data::W8(words)) = (&column.part, &mut key.data)
         {
             return (Lane::W8(std::mem::take(words)), Bytes::default());
         }
         let (words, arena) = match self.bits {
+            Some(1..=DIRECT_BITS_MAX) => return (u32::lane(self.pack_words(batch, &block)), Bytes::default()),
             Some(0..=64) => return (u64::lane(self.pack_words(batch, &block)), Bytes::default()),
             Some(65..=128) => return (u128::lane(self.pack_words(batch, &block)), Bytes::default()),
             Some(_) => return (<[u64; 4]>::lane(self.pack_words(batch, &block)), Bytes::default()),
-            None => arena::fill(self.seed, batch, self.bytes(batch, block), self.order),
+            None => arena::fill(self.seed, batch, self.bytes(batch, block), self.order, scratch),
         };
         (u128::lane(words), arena)
     }
@@ -221,7 +231,7 @@ impl KeyPlan {
 }
 
 impl KeyColumn {
-    fn new(inputs: &[Block], at: usize) -> Self {
+    fn new(inputs: &[Block], at: usize, threads: usize) -> Self {
         let first = &inputs[0].columns[at];
         let columns = inputs.iter().map(|block| &block.columns[at].data);
         let empty = first.data.gather(&[]);
@@ -233,7 +243,7 @@ impl KeyColumn {
         let sign = sign_bit(type_);
         let (part, bits) = match &first.data {
             Data::LowCardinality { .. } => dictionary(columns, first.type_.is_nullable()),
-            _ => match range(columns, sign) {
+            _ => match range(columns.collect(), sign, threads) {
                 Some((base, last)) => {
                     (Part::Number { flip: sign, base }, u64::BITS - last.wrapping_sub(base).leading_zeros())
                 }
@@ -379,7 +389,7 @@ fn is_wide(data: &Data) -> bool {
 }
 
 /// Least and greatest `value ^ flip` of columns of numbers; `None` for other columns. NULLs count as 0.
-fn range<'a>(columns: impl Iterator<Item = &'a Data>, flip: u64) -> Option<(u64, u64)> {
+fn range(columns: Vec<&Data>, flip: u64, threads: usize) -> Option<(u64, u64)> {
     fn bounds<T: Copy>(values: &[T], number: impl Fn(T) -> u64) -> (u64, u64) {
         values.iter().fold((u64::MAX, 0), |(least, greatest), value| {
             let value = number(*value);
@@ -396,9 +406,8 @@ fn range<'a>(columns: impl Iterator<Item = &'a Data>, flip: u64) -> Option<(u64,
             _ => None,
         }
     }
-    columns.map(|data| of(data, flip)).try_fold((u64::MAX, 0), |(least, greatest): (u64, u64), column| {
-        column.map(|(low, high)| (least.min(low), greatest.max(high)))
-    })
+    let ranges = parallel::each(threads, columns, || (), |(), data| of(data, flip).ok_or(())).ok()?;
+    Some(ranges.iter().fold((u64::MAX, 0), |(least, greatest), (low, high)| (least.min(*low), greatest.max(*high))))
 }
 
 /// One dictionary for all columns. Id 0 is the default value or NULL, as in ClickHouse's dictionaries.

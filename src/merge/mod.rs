@@ -104,7 +104,7 @@ pub fn merge(inputs: Vec<Block>, layout: &Layout, options: &Options) -> Result<V
         inputs[0].columns.iter().map(|column| (column.name.clone(), column.type_.clone())).collect();
     // The baseline takes the rows as they come, and their keys too.
     let order = if options.strategy == Strategy::Serial { arena::Order::Rows } else { arena::Order::Buckets };
-    let plan = KeyPlan::new(&inputs, layout.key_count, order);
+    let plan = KeyPlan::new(&inputs, layout.key_count, order, options.threads);
     // Bare states say themselves what they are: their version may differ from that of the storage type.
     let arrived = header[layout.key_count..].iter().zip(&layout.state_types);
     let types = arrived.map(|((_, arrived), stored)| match arrived {
@@ -170,14 +170,14 @@ fn prepare(
     threads: usize,
 ) -> Result<Prepared, MergeError> {
     let tasks: Vec<(usize, Block)> = inputs.into_iter().enumerate().collect();
-    let split = |(): &mut (), (number, mut block): (usize, Block)| {
+    let split = |scratch: &mut arena::Scratch, (number, mut block): (usize, Block)| {
         let states = block.columns.split_off(key_count);
-        let (keys, arena) = plan.pack(number, block);
+        let (keys, arena) = plan.pack(number, block, scratch);
         let states = states.into_iter().map(|column| column.data).collect();
         Ok::<_, MergeError>((keys, arena, batches::take(&functions, states)?))
     };
     let mut prepared = (Vec::new(), Vec::new(), Vec::new());
-    for (keys, arena, taken) in parallel::each(threads, tasks, || (), split)? {
+    for (keys, arena, taken) in parallel::each(threads, tasks, arena::Scratch::default, split)? {
         prepared.0.push(keys);
         prepared.1.push(arena);
         prepared.2.push(taken);

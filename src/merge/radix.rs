@@ -126,7 +126,11 @@ fn merge_buckets<S: Space>(
         |cells, bucket| {
             cells.reserve(groups_seen.load(Ordering::Relaxed).max(slots));
             for (at, (batch, rows)) in bucket.iter().enumerate() {
+                if let Some(next) = bucket.get(at + 2) {
+                    space.prefetch_ends(next.clone());
+                }
                 if let Some((batch, rows)) = bucket.get(at + 1) {
+                    space.prefetch_keys((*batch, rows.clone()));
                     let rows = rows.start..rows.end.min(rows.start + PREFETCH_ROWS);
                     prefetch(&keys[*batch][rows.clone()]);
                     lanes[*batch].iter().for_each(|lane| prefetch_lane(&lane.slice(rows.clone())));

@@ -5,7 +5,7 @@
 //! array: varint count, elements | tuple: elements
 //! ```
 
-use crate::wire::{Data, Reader, WireError, write_string, write_varint};
+use crate::wire::{Data, Reader, WireError, write_varint};
 
 /// Appends the value in `row`.
 pub(crate) fn write(data: &Data, row: usize, out: &mut Vec<u8>) {
@@ -17,7 +17,10 @@ pub(crate) fn write(data: &Data, row: usize, out: &mut Vec<u8>) {
         Data::W16(values) => out.extend_from_slice(&values[row].to_le_bytes()),
         Data::W32(values) => values[row].iter().for_each(|limb| out.extend_from_slice(&limb.to_le_bytes())),
         Data::Fixed { width, bytes } => out.extend_from_slice(&bytes[row * width..][..*width]),
-        Data::Bytes(values) => write_string(out, values.get(row)),
+        Data::Bytes(values) => {
+            write_varint(out, values.get(row).len() as u64);
+            values.append_row(row, out);
+        }
         Data::Nullable { nulls, values } => {
             out.push(nulls[row]);
             if nulls[row] == 0 {

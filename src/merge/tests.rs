@@ -198,6 +198,96 @@ fn many_rows_in_many_morsels_merge_to_the_same() {
     }
 }
 
+/// Texts of 0 to 99 bytes: many begin alike, some end alike, and some differ in a zero byte at the end.
+fn text(number: u64) -> Vec<u8> {
+    let mut text = vec![b'a'; (number % 99) as usize];
+    text.extend((number > 99).then_some((number % 3) as u8));
+    if number % 7 == 0 {
+        text.splice(0..0, number.to_string().into_bytes());
+    }
+    text
+}
+
+#[test]
+fn keys_of_any_text_in_many_morsels_merge_to_the_same() {
+    let numbers = |table: u64| (0..40_000).map(move |at: u64| (at + table * 1000).wrapping_mul(0x9e37_79b9) % 3_000);
+    let texts = |table| Data::Bytes(numbers(table).map(text).collect::<Vec<_>>().iter().map(Vec::as_slice).collect());
+    let nullable = |table| Data::Nullable {
+        nulls: numbers(table).map(|number| u8::from(number % 5 == 0)).collect(),
+        values: Box::new(texts(table)),
+    };
+    let shorts = |table| Data::W2(numbers(table).map(|number| number as u16 % 50).collect());
+    let words = |table| low_cardinality(&numbers(table).map(|n| Some((n % 40).to_string())).collect::<Vec<_>>());
+    type Keys<'a> = Vec<(&'static str, &'a dyn Fn(u64) -> Data)>;
+    let shapes: [Keys<'_>; 5] = [
+        vec![("String", &texts)],
+        vec![("Nullable(String)", &nullable)],
+        vec![("UInt16", &shorts), ("String", &texts)],
+        vec![("String", &texts), ("LowCardinality(Nullable(String))", &words), ("Nullable(String)", &nullable)],
+        vec![("UInt16", &shorts), ("LowCardinality(Nullable(String))", &words)],
+    ];
+    for shape in shapes {
+        let table = |table: u64| {
+            let mut columns: Vec<(&str, Data)> = shape.iter().map(|(type_, make)| (*type_, make(table))).collect();
+            let values: Vec<u64> = (0..40_000).map(|row| row + (table << 32)).collect();
+            columns.push(("SimpleAggregateFunction(sum, UInt64)", Data::W8(values.clone())));
+            columns.push(("SimpleAggregateFunction(anyLast, UInt64)", Data::W8(values)));
+            block(columns)
+        };
+        let inputs: Vec<Block> = (0..3).map(table).collect();
+        let layout = layout(&inputs[0], shape.len());
+        let merged = |strategy, threads| rows(&merge(inputs.clone(), &layout, &Options { threads, strategy }).unwrap());
+        let expected = merged(Strategy::Serial, 1);
+        let mut fold: BTreeMap<Vec<Vec<u8>>, (u64, u64)> = BTreeMap::new();
+        for (number, row) in inputs.iter().flat_map(|input| (0..input.rows).map(move |row| (input, row))) {
+            let bytes = |column: &Column| {
+                let mut bytes = Vec::new();
+                serialized::write(&column.data, row, &mut bytes);
+                bytes
+            };
+            let Data::W8(values) = &number.columns[shape.len()].data else { unreachable!() };
+            let group = fold.entry(number.columns[..shape.len()].iter().map(bytes).collect()).or_default();
+            *group = (group.0 + values[row], values[row]);
+        }
+        let fold: Vec<Vec<Vec<u8>>> = fold
+            .into_iter()
+            .map(|(key, (sum, last))| key.into_iter().chain([sum, last].map(|v| v.to_le_bytes().to_vec())).collect())
+            .collect();
+        let types: Vec<_> = shape.iter().map(|(type_, _)| type_).collect();
+        assert!(expected == fold, "serial, {types:?}");
+        for strategy in [Strategy::Auto, Strategy::Radix, Strategy::Tree, Strategy::Fixed] {
+            assert!(expected == merged(strategy, 1) && expected == merged(strategy, 3), "{strategy:?}, {types:?}");
+        }
+        assert!(expected == merged(Strategy::Sharded, 1), "sharded, {types:?}");
+    }
+}
+
+#[test]
+fn few_keys_with_most_of_the_rows_are_merged_to_the_same() {
+    // Nine rows of ten share three keys; the others have keys of their own.
+    let number = |at: u64| if at % 10 == 0 { at.wrapping_mul(0x9e37_79b9_7f4a_7c15) } else { at % 3 };
+    let rows = 0..200_000;
+    for as_text in [false, true] {
+        let keys = match as_text {
+            true => {
+                Data::Bytes(rows.clone().map(number).map(text).collect::<Vec<_>>().iter().map(Vec::as_slice).collect())
+            }
+            false => Data::W8(rows.clone().map(number).collect()),
+        };
+        let type_ = if as_text { "String" } else { "UInt64" };
+        let input =
+            block(vec![(type_, keys), ("SimpleAggregateFunction(anyLast, UInt64)", Data::W8(rows.clone().collect()))]);
+        let inputs: Vec<Block> = vec![input.clone(), input];
+        let layout = layout(&inputs[0], 1);
+        let merged =
+            |strategy, threads| self::rows(&merge(inputs.clone(), &layout, &Options { threads, strategy }).unwrap());
+        let expected = merged(Strategy::Serial, 1);
+        for threads in 1..4 {
+            assert!(expected == merged(Strategy::Auto, threads) && expected == merged(Strategy::Radix, threads));
+        }
+    }
+}
+
 #[test]
 fn buckets_of_few_keys_are_merged_in_shares() {
     // Nine rows of ten share one key, as 64 bits and as a small domain.

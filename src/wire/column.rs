@@ -77,6 +77,24 @@ impl Bytes {
         self.ends.push(self.bytes.len() as u64);
     }
 
+    /// Appends the bytes of a row to `out`. Most strings are short: a copy of constant length, more than wanted and then
+    /// cut, is several times faster than one of any length.
+    #[inline]
+    pub fn append_row(&self, row: usize, out: &mut Vec<u8>) {
+        #[inline]
+        fn chunk<const N: usize>(rest: &[u8], length: usize, out: &mut Vec<u8>) -> bool {
+            let Some(chunk) = rest.first_chunk::<N>().filter(|_| length <= N) else { return false };
+            out.extend_from_slice(chunk);
+            out.truncate(out.len() - (N - length));
+            true
+        }
+        let start = if row == 0 { 0 } else { self.ends[row - 1] as usize };
+        let (rest, length) = (&self.bytes[start..], self.ends[row] as usize - start);
+        if !chunk::<32>(rest, length, out) && !chunk::<64>(rest, length, out) {
+            out.extend_from_slice(&rest[..length]);
+        }
+    }
+
     /// Ends the row whose bytes were appended to `bytes`.
     pub fn end_row(&mut self) {
         self.ends.push(self.bytes.len() as u64);
