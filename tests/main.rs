@@ -23,6 +23,7 @@ mod maintain_rebuild;
 mod maintain_traps;
 mod matching;
 mod redefine;
+mod reload;
 mod rights;
 mod shadow;
 mod sql;

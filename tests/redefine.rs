@@ -63,9 +63,11 @@ impl Kept {
         Self { database, file, keeper, views }
     }
 
-    /// Writes the view file.
+    /// Writes the view file, as many editors do: beside, and then in its place.
     fn declare(&self, list: &str) {
-        std::fs::write(&self.file, format!("views:{list}")).unwrap();
+        let beside = self.file.with_extension("new");
+        std::fs::write(&beside, format!("views:{list}")).unwrap();
+        std::fs::rename(&beside, &self.file).unwrap();
     }
 
     /// Storage tables of the definitions in force, and which are previous ones.
@@ -213,7 +215,7 @@ async fn a_previous_definition_that_its_tables_do_not_fit_any_more_goes() {
 }
 
 /// What the admin listener says of the view.
-fn status(admin: &str) -> Value {
+pub fn status(admin: &str) -> Value {
     let port = admin.rsplit(':').next().unwrap().parse().unwrap();
     let answer = exchange(port, b"GET /status HTTP/1.0\r\n\r\n");
     let mut status: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();

@@ -1,6 +1,6 @@
 //! The options with which every command finds ClickHouse and the view declarations.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
@@ -38,6 +38,11 @@ pub struct ConfiguredArgs {
 }
 
 impl ConfiguredArgs {
+    /// Where the configuration file is, if there is one.
+    pub fn config_path(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
     /// What the file says, and with the options put over it: the upstream, and where the view declarations are.
     pub fn read(&self) -> Result<(Config, UpstreamConfig, PathBuf), CliError> {
         let config = self.config.as_deref().map_or(Ok(Config::default()), Config::read);

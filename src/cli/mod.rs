@@ -14,6 +14,7 @@ pub mod explain;
 mod explain_offline;
 pub mod format;
 pub mod rebuild;
+mod reload;
 pub mod serve;
 mod stand;
 pub mod status;

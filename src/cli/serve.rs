@@ -1,5 +1,6 @@
 //! `tributary serve`: the proxy.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -7,14 +8,17 @@ use clap::Args as ClapArgs;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
 use super::CliError;
 use super::connect::ConfiguredArgs;
-use crate::config::{DEFAULT_LISTEN_HTTP, MaintenanceKeys};
+use super::reload::Running;
+use crate::config::{Config, DEFAULT_LISTEN_HTTP, MaintenanceKeys};
 use crate::maintain::board::Board;
 use crate::maintain::pass::Limits;
-use crate::maintain::upkeep::{Settings, Upkeep};
+use crate::maintain::upkeep::Settings;
 use crate::proxy::admin::Admin;
 use crate::proxy::client::HttpUpstream;
 use crate::proxy::decider::Decider;
@@ -47,11 +51,12 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<ExitCode, CliError> {
     let (config, upstream, _) = args.from.read()?;
-    start_logging(args.log.as_deref().or(config.log.as_deref()).unwrap_or("info"))?;
-    let listen = args.listen_http.or(config.listen.http).unwrap_or_else(|| DEFAULT_LISTEN_HTTP.into());
+    let logging = start_logging(filter(args.log.as_deref(), &config)?);
+    let listen = args.listen_http.or(config.listen.http.clone()).unwrap_or_else(|| DEFAULT_LISTEN_HTTP.into());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CliError::failed)?;
     let options = Options { consistency: config.consistency, verify: config.verify };
-    let views = args.from.connect.views.or(config.views);
+    let config_path = args.from.config_path().map(Path::to_path_buf);
+    let views = args.from.connect.views.or(config.views.clone());
     runtime.block_on(async {
         let client = HttpUpstream::new(upstream.url.clone());
         let Some(path) = views else {
@@ -60,19 +65,20 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
         let upstream = Upstream::new(upstream);
         let keeper = Arc::new(Keeper::new(upstream.clone(), client.clone(), path).with(options));
         keeper.clone().start().await;
-        let (views, outdated) = (keeper.views(), keeper.outdated.clone());
-        let proxy = Arc::new(Proxy::new(client, Decider::Views(keeper)));
+        let proxy = Arc::new(Proxy::new(client, Decider::Views(keeper.clone())));
         let board = Arc::<Board>::default();
-        if let Some(address) = args.listen_admin.or(config.listen.admin) {
+        if let Some(address) = args.listen_admin.or(config.listen.admin.clone()) {
             let failed = |error| CliError::Failed(format!("cannot listen on {address}: {error}"));
             let listener = TcpListener::bind(&address).await.map_err(failed)?;
             tracing::info!("admin listener on http://{}/status", listener.local_addr().map_err(CliError::failed)?);
             tokio::spawn(Arc::new(Admin { proxy: proxy.clone(), board: board.clone() }).serve(listener));
         }
-        if config.maintenance.enabled && !args.no_maintenance {
-            let written = proxy.written.clone();
-            let settings = maintenance(&config.maintenance)?;
-            tokio::spawn(Upkeep { upstream, settings, views, written, outdated, board }.run());
+        let (no_maintenance, log) = (args.no_maintenance, args.log);
+        let mut running =
+            Running { upstream, keeper, proxy: proxy.clone(), board, no_maintenance, log, logging, upkeep: None };
+        running.maintain(&config)?;
+        if let Some(path) = config_path {
+            tokio::spawn(running.follow(path, config));
         }
         serve(proxy, &listen).await
     })
@@ -112,9 +118,15 @@ async fn serve(proxy: Arc<Proxy>, listen: &str) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What to log: the option goes before the configuration.
+pub(super) fn filter(option: Option<&str>, config: &Config) -> Result<EnvFilter, CliError> {
+    let text = option.or(config.log.as_deref()).unwrap_or("info");
+    EnvFilter::try_new(text).map_err(|e| CliError::Usage(format!("--log '{text}': {e}")))
+}
+
 /// Logs go to standard error, so that standard output stays for what scripts read.
-fn start_logging(filter: &str) -> Result<(), CliError> {
-    let filter = EnvFilter::try_new(filter).map_err(|e| CliError::Usage(format!("--log '{filter}': {e}")))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    Ok(())
+fn start_logging(filter: EnvFilter) -> reload::Handle<EnvFilter, Registry> {
+    let (filter, handle) = reload::Layer::new(filter);
+    tracing_subscriber::registry().with(filter).with(fmt::layer().with_writer(std::io::stderr)).init();
+    handle
 }

@@ -4,15 +4,15 @@
 //! good version of a view stays in force while its file is broken. A view that is declared anew goes on answering by its
 //! previous definition, which is kept up to date as well, until the new one is built.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwapOption;
-use notify::{RecommendedWatcher, RecursiveMode, Watcher};
-use tokio::sync::{Notify, mpsc, watch};
+use arc_swap::{ArcSwap, ArcSwapOption};
+use tokio::sync::{Notify, watch};
 
 use super::accelerator::{Accelerator, Standing};
+use super::changes::Changes;
 use super::client::HttpUpstream;
 use super::query::{Decided, Decision, IncomingQuery};
 use super::shadow::{Quarantined, Shadow};
@@ -32,15 +32,12 @@ const REFRESH: Duration = Duration::from_secs(30);
 /// While a redefined view is being built, a look tells this often whether it may answer.
 const SWITCH: Duration = Duration::from_millis(500);
 
-/// Editors write a file in several steps; it is read when it has been left alone for this long.
-const SETTLED: Duration = Duration::from_millis(200);
-
 /// The views in force, replaced as a whole.
 pub struct Keeper {
     upstream: Upstream,
     client: HttpUpstream,
     path: PathBuf,
-    consistency: Consistency,
+    options: ArcSwap<Options>,
     /// What was found wrong is known to all that come into force later.
     shadow: Arc<Shadow>,
     current: ArcSwapOption<Accelerator>,
@@ -96,7 +93,7 @@ impl Keeper {
             upstream,
             client,
             path,
-            consistency: Consistency::Exact,
+            options: ArcSwap::default(),
             shadow: Arc::new(Shadow::new(0.0)),
             current: ArcSwapOption::empty(),
             views: watch::Sender::new(Arc::default()),
@@ -105,7 +102,19 @@ impl Keeper {
     }
 
     pub fn with(self, options: Options) -> Self {
-        Self { consistency: options.consistency, shadow: Arc::new(Shadow::new(options.verify)), ..self }
+        self.set(options);
+        self
+    }
+
+    /// Changes what holds of all views.
+    pub fn reconfigure(&self, options: Options) {
+        self.set(options);
+        self.outdated.notify_one();
+    }
+
+    fn set(&self, options: Options) {
+        self.shadow.take_share(options.verify);
+        self.options.store(Arc::new(options));
     }
 
     /// Every view in force that was caught giving a wrong answer.
@@ -129,15 +138,7 @@ impl Keeper {
 
     /// Loads the views and then keeps them loaded for ever; returns after the first attempt.
     pub async fn start(self: Arc<Self>) {
-        let (changes, mut changed) = mpsc::channel(1);
-        let watcher = watch(&self.path, changes);
-        if let Err(error) = &watcher {
-            tracing::warn!(
-                "{} is not watched ({error}); changes are seen within {} s",
-                self.path.display(),
-                REFRESH.as_secs()
-            );
-        }
+        let mut changes = Changes::of(&self.path);
         let mut in_force = InForce::default();
         let mut load_at = Instant::now() + self.load(&mut in_force).await;
         tokio::spawn(async move {
@@ -145,14 +146,14 @@ impl Keeper {
                 let is_redefined = in_force.redefined().next().is_some();
                 let wake_at = if is_redefined { load_at.min(Instant::now() + SWITCH) } else { load_at };
                 tokio::select! {
-                    Some(()) = changed.recv(), if watcher.is_ok() => {}
+                    () = changes.next() => {}
                     () = self.outdated.notified() => {}
                     () = tokio::time::sleep_until(wake_at.into()) => if wake_at < load_at {
                         self.switch(&mut in_force).await;
                         continue;
                     }
                 }
-                while watcher.is_ok() && matches!(tokio::time::timeout(SETTLED, changed.recv()).await, Ok(Some(()))) {}
+                changes.settle().await;
                 load_at = Instant::now() + self.load(&mut in_force).await;
             }
         });
@@ -184,7 +185,7 @@ impl Keeper {
     async fn resolve(&self, in_force: &InForce) -> Result<InForce, String> {
         let path = self.path.clone();
         let loaded = tokio::task::spawn_blocking(move || declaration::load(&path)).await.map_err(|e| e.to_string())?;
-        let loaded = loaded.with_default(self.consistency);
+        let loaded = loaded.with_default(self.options.load().consistency);
         let mut catalog = catalog::resolve(&self.upstream, loaded).await.map_err(|error| error.to_string())?;
         keep_last_good(&mut catalog, in_force);
         self.keep_previous(&mut catalog, in_force).await?;
@@ -269,21 +270,4 @@ fn keep_last_good(catalog: &mut Catalog, in_force: &InForce) {
             catalog.views.push(view.clone());
         }
     }
-}
-
-/// Reports changes of the file or folder. Its parent is watched, since editors and config maps replace files by renaming.
-fn watch(path: &Path, changes: mpsc::Sender<()>) -> notify::Result<RecommendedWatcher> {
-    let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        let is_read = event.is_ok_and(|event| event.kind.is_access());
-        if !is_read {
-            // A full channel already says that there is something to read.
-            let _ = changes.try_send(());
-        }
-    })?;
-    if path.is_dir() {
-        watcher.watch(path, RecursiveMode::NonRecursive)?;
-    }
-    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    watcher.watch(parent, RecursiveMode::NonRecursive)?;
-    Ok(watcher)
 }

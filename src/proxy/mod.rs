@@ -2,6 +2,7 @@
 
 pub mod accelerator;
 pub mod admin;
+pub mod changes;
 pub mod client;
 pub mod decide;
 pub mod decider;

@@ -33,7 +33,8 @@ pub struct Quarantined {
 /// Which share of the answers is compared, and what was found.
 #[derive(Debug)]
 pub struct Shadow {
-    share: f64,
+    /// The bits of a number from 0 to 1.
+    share: AtomicU64,
     answers: AtomicU64,
     running: Semaphore,
     /// By storage table.
@@ -66,13 +67,19 @@ impl Shadow {
     /// `share`: 0 none, 1 all of the answers.
     pub fn new(share: f64) -> Self {
         let (answers, running) = (AtomicU64::new(0), Semaphore::new(COMPARISONS_MAX));
-        Self { share, answers, running, quarantined: DashMap::new() }
+        Self { share: AtomicU64::new(share.to_bits()), answers, running, quarantined: DashMap::new() }
+    }
+
+    /// Compares another share of the answers from now on.
+    pub fn take_share(&self, share: f64) {
+        self.share.store(share.to_bits(), Ordering::Relaxed);
     }
 
     /// Whether this answer is to be compared: evenly spread, without dice.
     pub fn takes_next(&self) -> bool {
+        let share = f64::from_bits(self.share.load(Ordering::Relaxed));
         let before = self.answers.fetch_add(1, Ordering::Relaxed) as f64;
-        ((before + 1.0) * self.share).floor() > (before * self.share).floor()
+        ((before + 1.0) * share).floor() > (before * share).floor()
     }
 
     /// Why a view whose live runs are these does not answer. Forgets what is over.
