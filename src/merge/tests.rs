@@ -202,7 +202,7 @@ fn many_rows_in_many_morsels_merge_to_the_same() {
 fn text(number: u64) -> Vec<u8> {
     let mut text = vec![b'a'; (number % 99) as usize];
     text.extend((number > 99).then_some((number % 3) as u8));
-    if number % 7 == 0 {
+    if number.is_multiple_of(7) {
         text.splice(0..0, number.to_string().into_bytes());
     }
     text
@@ -265,7 +265,7 @@ fn keys_of_any_text_in_many_morsels_merge_to_the_same() {
 #[test]
 fn few_keys_with_most_of_the_rows_are_merged_to_the_same() {
     // Nine rows of ten share three keys; the others have keys of their own.
-    let number = |at: u64| if at % 10 == 0 { at.wrapping_mul(0x9e37_79b9_7f4a_7c15) } else { at % 3 };
+    let number = |at: u64| if at.is_multiple_of(10) { at.wrapping_mul(0x9e37_79b9_7f4a_7c15) } else { at % 3 };
     let rows = 0..200_000;
     for as_text in [false, true] {
         let keys = match as_text {
