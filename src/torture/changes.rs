@@ -152,6 +152,12 @@ async fn attach_from_aside(stage: &Stage, partition: &Partition, random: &mut Ra
 
 async fn move_aside(stage: &Stage, partition: &Partition) -> Outcome {
     let _access = partition.access.write().await;
+    if stage.numbered {
+        // ClickHouse refuses to move rows that a lightweight UPDATE still lies over.
+        let apply = format!("APPLY PATCHES IN PARTITION ID '{}'", partition.id());
+        let sql = format!("ALTER TABLE sales {apply} SETTINGS mutations_sync = 1");
+        stage.mutation(&sql, "APPLY PATCHES IN PARTITION").await?;
+    }
     let delta = sum(partition.take_all().values(), -1);
     let sql = format!("ALTER TABLE sales MOVE PARTITION ID '{}' TO TABLE aside", partition.id());
     stage.change("moves", partition, "MOVE PARTITION away".into(), delta, &sql).await?;

@@ -44,9 +44,9 @@ pub async fn in_background(upstream: &Upstream) -> Result<Upstream, UpstreamErro
     under(upstream, &NICE, "NOT readonly").await
 }
 
-/// One setting under the names that it has had. At nice 10 a thread has a tenth of the weight of others: enough never to
-/// hold a lock for long.
-const NICE: [(&str, &str); 2] = [("os_threads_nice_value_query", "10"), ("os_thread_priority", "10")];
+/// One setting under the names that it has had. At nice 10 inserts still lost a sixth of their speed on two busy cores, at
+/// nice 19 no more than chance (bench/results/2026-11-30-2core/maintain.md).
+const NICE: [(&str, &str); 2] = [("os_threads_nice_value_query", "19"), ("os_thread_priority", "19")];
 
 /// Of `settings` those for which `condition` on their rows in `system.settings` holds.
 async fn under(
