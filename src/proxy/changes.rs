@@ -9,6 +9,9 @@ use tokio::sync::mpsc;
 /// Editors write a file in several steps; it is read when it has been left alone for this long.
 const SETTLED: Duration = Duration::from_millis(200);
 
+/// Unless something beside it, such as a log, is written all the time: then after so long.
+const SETTLING_MAX: Duration = Duration::from_secs(2);
+
 /// The changes of one file or folder. Where it cannot be watched there are none, and whoever waits has to look now and then.
 pub struct Changes {
     receiver: mpsc::Receiver<()>,
@@ -32,9 +35,10 @@ impl Changes {
         }
     }
 
-    /// Returns when nothing has changed for a while.
+    /// Returns when nothing has changed for a while, or after [`SETTLING_MAX`].
     pub async fn settle(&mut self) {
-        while tokio::time::timeout(SETTLED, self.next()).await.is_ok() {}
+        let settled = async { while tokio::time::timeout(SETTLED, self.next()).await.is_ok() {} };
+        let _ = tokio::time::timeout(SETTLING_MAX, settled).await;
     }
 }
 
@@ -53,4 +57,26 @@ fn watch(path: &Path, changes: mpsc::Sender<()>) -> notify::Result<RecommendedWa
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     watcher.watch(parent, RecursiveMode::NonRecursive)?;
     Ok(watcher)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_log_beside_the_file_does_not_keep_changes_from_settling() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut changes = Changes::of(&folder.path().join("tributary.yaml"));
+        let log = folder.path().join("log");
+        let writer = tokio::spawn(async move {
+            for line in 0_u64.. {
+                std::fs::write(&log, line.to_string()).unwrap();
+                tokio::time::sleep(SETTLED / 10).await;
+            }
+        });
+        changes.next().await;
+        changes.settle().await;
+        assert!(!writer.is_finished(), "the log is still being written");
+        writer.abort();
+    }
 }
