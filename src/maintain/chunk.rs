@@ -48,11 +48,13 @@ impl Chunk {
 
     /// Whether every part is among the active ones.
     pub fn is_intact(&self, active: &Parts) -> bool {
-        let is_active = |part: &Part| {
-            active.get(&part.name.partition).is_some_and(|active| active.iter().any(|seen| seen.is_still(part)))
-        };
-        self.parts.iter().all(is_active)
+        self.parts.iter().all(|part| is_active(part, active))
     }
+}
+
+/// Whether a part is, as far as can be told, still among the active ones.
+pub fn is_active(part: &Part, active: &Parts) -> bool {
+    active.get(&part.name.partition).is_some_and(|active| active.iter().any(|seen| seen.is_still(part)))
 }
 
 /// Chunks of about `rows_max` rows that together hold all of `parts`. Large parts come first and by themselves, since

@@ -9,16 +9,17 @@
 //!
 //! Parts that were gone before they were read are left for the next look, under their new names.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use super::chunk::{self, Chunk};
+use super::chunk::{self, Chunk, is_active};
 use super::coverage::{Parts, SourceSeen};
 use super::observe::Observer;
 use super::part::Part;
 use super::plan::READ_ROWS_MAX;
 use super::rebuild::RebuildError;
 use super::sources;
-use super::states::{States, text};
+use super::states::{ALL_KEYS, States, text};
 use crate::views::catalog::CatalogView;
 use crate::wire::Block;
 
@@ -47,9 +48,12 @@ impl Reader<'_> {
         let mut budget = Budget { left: bytes_max };
         let mut queries = Vec::new();
         for chunk in chunk::plan(&parts, READ_ROWS_MAX) {
-            let (blocks, counted) = self.states.read_counted(&chunk, budget.left).await?;
+            let (blocks, counted) = match counts {
+                true => self.states.read_counted(&chunk, budget.left).await?,
+                false => (self.states.read(Some(&chunk), ALL_KEYS, budget.left).await?, BTreeMap::new()),
+            };
             budget.spend(&blocks);
-            let complete = |partition: &&str| counts && counted.get(*partition) == Some(&chunk.rows_of(partition));
+            let complete = |partition: &&str| counted.get(*partition) == Some(&chunk.rows_of(partition));
             let complete = chunk.partitions().into_iter().filter(complete).map(String::from).collect();
             queries.push((chunk, blocks, complete));
         }
@@ -74,12 +78,12 @@ impl Reader<'_> {
             found.extend(names);
         }
         let active = self.standing_parts().await?;
-        let proved = |part: &Part| found.contains(&part.name.to_string()) || is_still_there(part, &active);
+        let proved = |part: &Part| found.contains(&part.name.to_string()) || is_active(part, &active);
         delta.parts.extend(parts.into_iter().filter(proved));
         Ok(())
     }
 
-    async fn standing_parts(&self) -> Result<std::sync::Arc<Parts>, RebuildError> {
+    async fn standing_parts(&self) -> Result<Arc<Parts>, RebuildError> {
         sources::standing_parts(self.observer, self.view, self.seen).await
     }
 }
@@ -94,7 +98,7 @@ impl Delta {
         complete: &BTreeSet<String>,
         active: &Parts,
     ) -> Vec<Part> {
-        let gone = |part: &&Part| !complete.contains(&part.name.partition) && !is_still_there(part, active);
+        let gone = |part: &&Part| !complete.contains(&part.name.partition) && !is_active(part, active);
         let doubtful: BTreeSet<String> =
             chunk.parts.iter().filter(gone).map(|part| part.name.partition.clone()).collect();
         self.blocks.extend(blocks.into_iter().filter_map(|block| without(block, &doubtful)));
@@ -115,10 +119,6 @@ impl Budget {
     }
 }
 
-fn is_still_there(part: &Part, active: &Parts) -> bool {
-    active.get(&part.name.partition).is_some_and(|active| active.iter().any(|seen| seen.is_still(part)))
-}
-
 /// The rows of a block that are of none of `partitions`, which its first column names; `None`: there are none.
 fn without(block: Block, partitions: &BTreeSet<String>) -> Option<Block> {
     if partitions.is_empty() {
@@ -135,8 +135,6 @@ fn without(block: Block, partitions: &BTreeSet<String>) -> Option<Block> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
     use crate::wire::{Column, Data, DataType};
 

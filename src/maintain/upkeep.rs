@@ -105,7 +105,8 @@ impl Upkeep {
         run::ensure(&self.upstream).await?;
         let observer = Observer::connect(self.upstream.clone()).await?;
         let mut looker = self.looker(views).await?;
-        let mut keeper = Keeper::new(self, observer, store);
+        let background = in_background(&self.upstream).await?;
+        let mut keeper = Keeper::new(self, background, observer, store);
         keeper.take(views).await;
         let mut leases = Leases::claim(self.upstream.clone(), storages(views));
         let mut look_at = Instant::now();
@@ -192,6 +193,8 @@ fn storages(views: &[CatalogView]) -> Vec<String> {
 /// What is remembered between looks.
 struct Keeper {
     upstream: Upstream,
+    /// The same, for what other queries go before.
+    background: Upstream,
     settings: Settings,
     board: Arc<Board>,
     outdated: Arc<Notify>,
@@ -234,11 +237,12 @@ struct Done {
 }
 
 impl Keeper {
-    fn new(upkeep: &Upkeep, observer: Observer, store: Store) -> Self {
+    fn new(upkeep: &Upkeep, background: Upstream, observer: Observer, store: Store) -> Self {
         let now = Instant::now();
         let (views, running) = (Vec::new(), JoinSet::new());
         Self {
             upstream: upkeep.upstream.clone(),
+            background,
             settings: upkeep.settings.clone(),
             board: upkeep.board.clone(),
             outdated: upkeep.outdated.clone(),
@@ -280,12 +284,11 @@ impl Keeper {
     async fn begin_with(&self, view: &CatalogView) -> Result<Kept, RebuildError> {
         view.storage.create(&self.upstream).await?;
         collect::orphans(&self.upstream, &self.observer, &self.store, view).await?;
-        let background = in_background(&self.upstream).await?;
         let pass = Pass {
             upstream: self.upstream.clone(),
             observer: self.observer.clone(),
             store: self.store.clone(),
-            states: Arc::new(States::new(background, view.clone()).await?),
+            states: Arc::new(States::new(self.background.clone(), view.clone()).await?),
             view: view.clone(),
             finer: Vec::new(),
             limits: self.settings.limits.clone(),

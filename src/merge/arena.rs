@@ -15,7 +15,7 @@ use std::ops::Range;
 use super::hash::{Seed, Space};
 use super::prefetch::prefetch;
 use super::radix::BUCKETS;
-use super::scatter::morsels;
+use super::scatter::{self, morsels};
 use crate::state::{reference, referenced};
 use crate::wire::Bytes;
 
@@ -31,6 +31,8 @@ pub(crate) enum Order {
 /// Memory of one worker, reused from batch to batch.
 #[derive(Default)]
 pub(crate) struct Scratch {
+    /// Where each row of a morsel goes, and which row has come to each place.
+    places: Vec<u32>,
     rows: Vec<u32>,
     /// What the keys are copied to. The arena of one batch becomes the scratch of the next, so that no memory is fresh.
     keys: Bytes,
@@ -52,14 +54,20 @@ pub(crate) fn fill(
         start = *end as usize;
     }
     if order == Order::Buckets {
-        let Scratch { rows, keys: ordered } = scratch;
+        let Scratch { places, rows, keys: ordered } = scratch;
         ordered.ends.clear();
         ordered.bytes.clear();
         ordered.ends.reserve(words.len());
         ordered.bytes.reserve(keys.bytes.len());
         for morsel in morsels(words.len()) {
             let first = morsel.start;
-            by_bucket(&mut words[morsel], rows, |hash, place| word(hash, first + place));
+            let words = &mut words[morsel];
+            scatter::places(words.iter().map(|word| (word >> 64) as u64), BUCKETS, places);
+            rows.resize(words.len(), 0);
+            for ((row, own), place) in (0u32..).zip(words).zip(places.iter()) {
+                rows[*place as usize] = row;
+                *own = word((*own >> 64) as u64, first + *place as usize);
+            }
             for row in rows.iter() {
                 keys.append_row(first + *row as usize, &mut ordered.bytes);
                 ordered.end_row();
@@ -68,26 +76,6 @@ pub(crate) fn fill(
         std::mem::swap(&mut keys, ordered);
     }
     (words, keys)
-}
-
-/// The rows of a morsel, by bucket and then in their order; their words become those of their new places.
-fn by_bucket(words: &mut [u128], rows: &mut Vec<u32>, word: impl Fn(u64, usize) -> u128) {
-    let bucket = |word: u128| BUCKETS.of((word >> 64) as u64);
-    let mut cursors = vec![0u32; BUCKETS.buckets() + 1];
-    words.iter().for_each(|word| cursors[bucket(*word) + 1] += 1);
-    let mut sum = 0;
-    for cursor in &mut cursors {
-        sum += *cursor;
-        *cursor = sum;
-    }
-    rows.clear();
-    rows.resize(words.len(), 0);
-    for (row, own) in (0u32..).zip(words) {
-        let cursor = &mut cursors[bucket(*own)];
-        rows[*cursor as usize] = row;
-        *own = word((*own >> 64) as u64, *cursor as usize);
-        *cursor += 1;
-    }
 }
 
 /// Bytes of the next stretch that are fetched at most.

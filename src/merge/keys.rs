@@ -16,6 +16,7 @@ use crate::wire::{Block, Bytes, Data, DataType, Reader};
 
 /// Keys of at most so many bits index a table directly.
 pub(crate) const DIRECT_BITS_MAX: u32 = 20;
+
 /// Keys and states of finished groups, the keys still packed.
 pub(crate) struct Finished<K> {
     pub keys: Vec<K>,

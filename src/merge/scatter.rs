@@ -85,25 +85,7 @@ pub(crate) fn scatter<S: Space>(
     digit: Digit,
     scratch: &mut Scratch<S::Key>,
 ) -> Vec<u32> {
-    let mut ends = vec![0u32; digit.buckets()];
-    scratch.targets.clear();
-    scratch.targets.extend(morsel.keys.iter().map(|key| {
-        let bucket = digit.of(space.hash(*key));
-        ends[bucket] += 1;
-        bucket as u32
-    }));
-    let mut cursors = Vec::with_capacity(ends.len());
-    let mut sum = 0;
-    for end in &mut ends {
-        cursors.push(sum);
-        sum += *end;
-        *end = sum;
-    }
-    for target in &mut scratch.targets {
-        let cursor = &mut cursors[*target as usize];
-        *target = *cursor;
-        *cursor += 1;
-    }
+    let ends = places(morsel.keys.iter().map(|key| space.hash(*key)), digit, &mut scratch.targets);
     let targets = &scratch.targets;
     permute(morsel.keys, targets, &mut scratch.keys);
     for lane in &mut morsel.lanes {
@@ -115,6 +97,31 @@ pub(crate) fn scatter<S: Space>(
             LaneSliceMut::W16(values) => permute(values, targets, &mut scratch.w16),
             LaneSliceMut::W32(values) => permute(values, targets, &mut scratch.w32),
         }
+    }
+    ends
+}
+
+/// Where rows of these hashes go when they are ordered by bucket, keeping their order within a bucket. Returns where each
+/// bucket ends.
+pub(crate) fn places(hashes: impl Iterator<Item = u64>, digit: Digit, places: &mut Vec<u32>) -> Vec<u32> {
+    let mut ends = vec![0u32; digit.buckets()];
+    places.clear();
+    places.extend(hashes.map(|hash| {
+        let bucket = digit.of(hash);
+        ends[bucket] += 1;
+        bucket as u32
+    }));
+    let mut cursors = Vec::with_capacity(ends.len());
+    let mut sum = 0;
+    for end in &mut ends {
+        cursors.push(sum);
+        sum += *end;
+        *end = sum;
+    }
+    for place in places {
+        let cursor = &mut cursors[*place as usize];
+        *place = *cursor;
+        *cursor += 1;
     }
     ends
 }
