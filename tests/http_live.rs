@@ -2,9 +2,10 @@
 //! are rewritten.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use tributary::embedded::free_port;
 use tributary::embedded::{Options, Server};
 use tributary::proxy::decider::Decider;
 use tributary::proxy::query::{Decision, IncomingQuery, Mode};
@@ -271,7 +272,7 @@ fn a_slow_reader_slows_the_server_down() {
 
 #[test]
 fn an_unreachable_server_is_told_with_its_address() {
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let closed = free_port();
     let mut client = Client::new(start(closed, Decider::PassThrough));
     let answer = client.ask("/", "", "SELECT 1");
     assert_eq!(answer.status, 502);

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
+use tributary::embedded::free_port;
 use tributary::maintain::board::{Board, State};
 use tributary::maintain::look::{Coverage, Looker};
 use tributary::maintain::manifest::{Manifest, Store};
@@ -329,8 +330,7 @@ fn status_tells_how_far_a_view_is_and_what_a_running_process_has_counted() {
     let file = folder("status").with_extension("yaml");
     std::fs::write(&file, format!("views:{BY_KEY}")).unwrap();
     let url = format!("{}?database={}", server().http_url(), database.name);
-    let admin =
-        format!("127.0.0.1:{}", std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port());
+    let admin = format!("127.0.0.1:{}", free_port());
     let views = file.to_str().unwrap();
     let status = |args: &[&str]| {
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_tributary"))

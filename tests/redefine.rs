@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tokio::sync::watch;
+use tributary::embedded::free_port;
 use tributary::maintain::lease::Leases;
 use tributary::maintain::manifest::Store;
 use tributary::proxy::client::HttpUpstream;
@@ -227,8 +228,7 @@ fn serve(database: &Database, file: &str) -> (Served, PathBuf, String) {
     let file = folder(&format!("{}_{file}", database.name)).with_extension("yaml");
     std::fs::write(&file, format!("views:{BY_KEY}")).unwrap();
     let url = format!("{}?database={}", server().http_url(), database.name);
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let admin = format!("127.0.0.1:{}", free.port());
+    let admin = format!("127.0.0.1:{}", free_port());
     let served = Served::start(&["--upstream", &url, "--views", file.to_str().unwrap(), "--listen-admin", &admin]);
     (served, file, admin)
 }

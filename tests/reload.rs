@@ -9,6 +9,7 @@ use crate::maintain_live::BY_KEY;
 use crate::maintain_loop::{ask_proxy, ask_until_covered, tables};
 use crate::redefine::status;
 use crate::support::{Database, folder, server};
+use tributary::embedded::free_port;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -38,8 +39,7 @@ fn maintenance_and_consistency_follow_the_configuration_and_a_broken_one_changes
     tables(&database);
     let (files, url) = files(&database, "maintenance: {enabled: false}\n");
     let config = files.join("tributary.yaml");
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let admin = format!("127.0.0.1:{}", free.port());
+    let admin = format!("127.0.0.1:{}", free_port());
     let options = ["--upstream", &url, "--config", config.to_str().unwrap(), "--listen-admin", &admin];
     let served = Served::start(&options);
     let decision = || ask_proxy(&served, &database, KEYS).0;

@@ -1,10 +1,10 @@
 //! Shadow verification: a view that gives wrong answers is found and not used again, a right one is left alone.
 
-use std::net::TcpListener;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tributary::embedded::free_port;
 use tributary::maintain::rebuild::{Options, Silent, rebuild};
 use tributary::proxy::client::HttpUpstream;
 use tributary::proxy::keeper::{self, Keeper};
@@ -80,7 +80,7 @@ fn status_shows_the_wrong_answer_of_a_quarantined_view() {
     std::fs::write(&views, format!("views:{BY_KEY}")).unwrap();
     std::fs::write(&config, "verify: 1\n").unwrap();
     let url = format!("{}?database={}", server().http_url(), database.name);
-    let admin = format!("127.0.0.1:{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port());
+    let admin = format!("127.0.0.1:{}", free_port());
     let common = ["--upstream", &url, "--views", views.to_str().unwrap()];
     let program = || Command::new(env!("CARGO_BIN_EXE_tributary"));
     assert!(program().arg("rebuild").args(common).output().unwrap().status.success());

@@ -24,6 +24,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 pub use engine::Engine;
+pub use ports::free as free_port;
 
 /// Holds the server; see the module's second invariant. TERM first, KILL after 20 s.
 const GUARD: &str = r#"
