@@ -3,13 +3,15 @@
 //! A list of what is allowed, since ClickHouse has more than a thousand settings, and any of them may change an answer
 //! (`final`, `join_use_nulls`, `additional_table_filters`, ..). A query with any other setting goes to the raw tables.
 
-use crate::sql::tree::{Expr, Select, Statement};
+use crate::sql::tree::{Expr, JoinKind, Select, Statement};
 
 /// Settings that change how a query runs, is limited in time, logged or formatted, but not what it answers.
-const NEUTRAL: [&str; 62] = [
+const NEUTRAL: [&str; 83] = [
     "add_http_cors_header",
     "allow_ddl",
+    "allow_experimental_projection_optimization",
     "allow_introspection_functions",
+    "async_socket_for_remote",
     "buffer_size",
     "cancel_http_readonly_queries_on_client_close",
     // clickhouse-connect sends it with every query. Decides about CAST(.. AS Dynamic) only; such queries go raw.
@@ -24,6 +26,9 @@ const NEUTRAL: [&str; 62] = [
     "decompress",
     "default_format",
     "enable_http_compression",
+    "enable_optimize_predicate_expression",
+    // Of rows, and of groups, that are the same in both texts; so are totals.
+    "extremes",
     "framing_output_format",
     "group_by_two_level_threshold",
     "group_by_two_level_threshold_bytes",
@@ -38,6 +43,8 @@ const NEUTRAL: [&str; 62] = [
     "max_block_size",
     "max_bytes_before_external_group_by",
     "max_bytes_before_external_sort",
+    "max_bytes_ratio_before_external_group_by",
+    "max_bytes_ratio_before_external_sort",
     "max_concurrent_queries_for_all_users",
     "max_concurrent_queries_for_user",
     "max_execution_time",
@@ -54,15 +61,22 @@ const NEUTRAL: [&str; 62] = [
     "max_read_buffer_size",
     "max_streams_to_max_threads_ratio",
     "max_threads",
+    "max_threads_for_indexes",
     "memory_overcommit_ratio_denominator",
     "memory_profiler_step",
     "min_bytes_to_use_direct_io",
     "min_compress_block_size",
     "network_compression_method",
     "network_zstd_compression_level",
+    "optimize_aggregation_in_order",
     "optimize_move_to_prewhere",
+    "optimize_read_in_order",
+    "optimize_skip_unused_shards",
+    "optimize_trivial_count_query",
+    "optimize_use_projections",
     "output_format",
     "poll_interval",
+    "prefer_localhost_replica",
     "preferred_block_size_bytes",
     "priority",
     "queue_max_wait_ms",
@@ -70,8 +84,37 @@ const NEUTRAL: [&str; 62] = [
     "storage_file_read_method",
     "stream_like_engine_allow_direct_select",
     "timeout_before_checking_execution_speed",
+    "totals_auto_threshold",
+    "totals_mode",
+    "use_concurrency_control",
+    "use_hedged_requests",
+    "use_query_condition_cache",
+    "use_skip_indexes",
+    "use_uncompressed_cache",
     "wait_end_of_query",
+    "workload",
 ];
+
+/// Settings that do nothing with these values, which clients send all the same. (What a profile changed is told without
+/// a value.)
+const DEFAULTS: [(&str, &str); 13] = [
+    ("aggregate_functions_null_for_empty", "0"),
+    ("allow_experimental_analyzer", "1"),
+    ("cast_keep_nullable", "0"),
+    ("count_distinct_implementation", "uniqExact"),
+    ("data_type_default_nullable", "0"),
+    ("empty_result_for_aggregation_by_empty_set", "0"),
+    ("enable_analyzer", "1"),
+    ("enable_positional_arguments", "1"),
+    ("final", "0"),
+    ("prefer_column_name_to_alias", "0"),
+    ("result_overflow_mode", "throw"),
+    ("transform_null_in", "0"),
+    ("use_query_cache", "0"),
+];
+
+/// Settings that change types in a way that a view's columns follow like a table's: result types are compared under them.
+const CARRIED: [&str; 1] = ["group_by_use_nulls"];
 
 /// Families of settings of which none changes an answer (formats change its bytes the same way for both texts).
 const NEUTRAL_PREFIXES: [&str; 19] = [
@@ -132,12 +175,33 @@ pub fn first_that_matters<'a>(
     let of_formats = |name: &str| {
         ["format_", "input_format_", "output_format_", "date_time_"].iter().any(|family| name.starts_with(family))
     };
-    let names = settings.into_iter().map(|(name, _)| name.as_str());
-    names.into_iter().find(|name| !is_neutral(name) || (writes_text && of_formats(name)))
+    let mut joins = statement.blocks.iter().flat_map(|block| &block.from).map(|entry| entry.join);
+    let has_outer_join = joins.any(|join| join != JoinKind::Inner);
+    // Without an outer join it has nothing to do.
+    let is_idle = |name: &str| name == "join_use_nulls" && !has_outer_join;
+    let settings = settings.into_iter().filter(|(name, value)| !is_default(name, value) && !is_idle(name));
+    let names = settings.map(|(name, _)| name.as_str());
+    names.into_iter().find(|name: &&str| !is_neutral(name) || (writes_text && of_formats(name)))
+}
+
+/// Those of a query's settings under which result types are to be compared.
+pub fn carried(settings: &[(String, String)], statement: &Statement) -> Vec<(String, String)> {
+    let all = settings.iter().chain(&statement.settings);
+    all.filter(|(name, _)| CARRIED.contains(&&**name)).cloned().collect()
+}
+
+fn is_default(name: &str, value: &str) -> bool {
+    let value = match value {
+        "false" => "0",
+        "true" => "1",
+        other => other,
+    };
+    DEFAULTS.contains(&(name, value)) || (name == "join_use_nulls" && value == "0")
 }
 
 fn is_neutral(name: &str) -> bool {
     NEUTRAL.contains(&name)
+        || CARRIED.contains(&name)
         || (NEUTRAL_PREFIXES.iter().any(|p| name.starts_with(p)) && !NOT_NEUTRAL.iter().any(|p| name.starts_with(p)))
 }
 
@@ -152,17 +216,14 @@ mod tests {
             "additional_table_filters",
             "additional_result_filter",
             "join_use_nulls",
-            "group_by_use_nulls",
             "aggregate_functions_null_for_empty",
             "transform_null_in",
             "prefer_column_name_to_alias",
-            "extremes",
             "max_rows_to_read",
             "max_rows_to_group_by",
             "limit",
             "offset",
             "session_timezone",
-            "totals_mode",
             "count_distinct_implementation",
             "enable_positional_arguments",
             "empty_result_for_aggregation_by_empty_set",
@@ -181,6 +242,23 @@ mod tests {
         for name in ["max_threads", "output_format_json_quote_64bit_integers", "log_comment", "wait_end_of_query"] {
             assert!(is_neutral(name), "{name}");
         }
+    }
+
+    #[test]
+    fn settings_that_have_nothing_to_do_do_not_matter() {
+        let of = |sql: &str| refusal(sql, &[], &crate::sql::parse(sql).unwrap());
+        let refused = |name: &str| Some(format!("the setting {name} may change the answer"));
+        let query =
+            |from: &str, settings: &str| format!("SELECT k, count() FROM {from} GROUP BY k SETTINGS {settings}");
+        assert_eq!(of(&query("t", "final = 0, use_query_cache = false, extremes = 1")), None);
+        assert_eq!(of(&query("t", "final = 1")), refused("final"));
+        assert_eq!(of(&query("t, u", "join_use_nulls = 1")), None);
+        let outer = "t LEFT JOIN u ON t.k = u.k";
+        assert_eq!(of(&query(outer, "join_use_nulls = 1")), refused("join_use_nulls"));
+        assert_eq!(of(&query(outer, "join_use_nulls = 0")), None);
+        let changed_by_profile = [("final".to_string(), String::new())];
+        let statement = crate::sql::parse("SELECT count() FROM t").unwrap();
+        assert_eq!(first_that_matters(&changed_by_profile, &statement), Some("final"));
     }
 
     #[test]

@@ -264,8 +264,9 @@ impl Accelerator {
         look: &Look,
     ) -> Walked {
         let mut walk = Walk::new(plan);
+        let settings = settings::carried(&query.settings, statement);
         while let Some(block) = walk.next_block() {
-            match self.answer(query, database, roles, block, look).await {
+            match self.answer(query, database, roles, &settings, block, look).await {
                 Ok((choice, text)) => walk.answered(&choice, text),
                 Err(reason) => walk.refused(reason),
             }
@@ -324,6 +325,7 @@ impl Accelerator {
         query: &IncomingQuery,
         database: &str,
         roles: &[String],
+        settings: &[(String, String)],
         block: &'a PlannedBlock,
         look: &Look,
     ) -> Step<(Choice<'a>, String)> {
@@ -331,7 +333,7 @@ impl Accelerator {
         self.check_access(query, roles, block, look).await?;
         let name = &choice.view.name;
         let text = |names: &[String]| choice.text(names, &query.sql);
-        let names = self.shapes.names(query, database, block, &choice, text).await;
+        let names = self.shapes.names(query, database, block, &choice, settings, text).await;
         let names = names.map_err(|why| format!("view {name}: {why}"))?;
         let text = text(&names);
         Ok((choice, text))

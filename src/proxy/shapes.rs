@@ -36,6 +36,8 @@ struct Shape {
     storage: String,
     mode: Mode,
     text: String,
+    /// Under which the types are compared.
+    settings: Vec<(String, String)>,
 }
 
 /// Names of the result columns, or why the rewrite is not used.
@@ -51,13 +53,15 @@ impl Shapes {
         Self { upstream, known: DashMap::new() }
     }
 
-    /// The names of the block's result columns, if the text that `rewrite` makes of them has the same names and types.
+    /// The names of the block's result columns, if the text that `rewrite` makes of them has the same names and types
+    /// under some settings.
     pub async fn names(
         &self,
         query: &IncomingQuery,
         database: &str,
         block: &PlannedBlock,
         choice: &Choice<'_>,
+        settings: &[(String, String)],
         rewrite: impl Fn(&[String]) -> String,
     ) -> Verdict {
         let shape = Shape {
@@ -66,6 +70,7 @@ impl Shapes {
             storage: choice.view.storage.clone(),
             mode: choice.mode(),
             text: shape_text(query, block),
+            settings: settings.to_vec(),
         };
         if let Some(known) = self.known.get(&shape)
             && known.0.elapsed() < SHAPE_AGE_MAX
@@ -73,7 +78,7 @@ impl Shapes {
             return known.1.clone();
         }
         let asked_at = Instant::now();
-        let verdict = match self.compare(query, database, block, rewrite).await {
+        let verdict = match self.compare(query, database, block, settings, rewrite).await {
             Ok(verdict) => verdict,
             Err(ProbeError::Refused { message, .. }) => Err(first_line(&message)),
             Err(error @ ProbeError::Unreachable { .. }) => return Err(error.to_string()),
@@ -90,16 +95,18 @@ impl Shapes {
         query: &IncomingQuery,
         database: &str,
         block: &PlannedBlock,
+        settings: &[(String, String)],
         rewrite: impl Fn(&[String]) -> String,
     ) -> Result<Verdict, ProbeError> {
-        let wanted = self.describe(query, database, &query.sql[block.span.clone()]).await?;
+        let describe = |sql: String| async move { self.describe(query, database, settings, &sql).await };
+        let wanted = describe(query.sql[block.span.clone()].to_string()).await?;
         // A sub-query that names something of the block around it cannot be described alone.
         for range in &block.block.subqueries {
             let inner = &query.sql[range.start + 1..range.end - 1];
-            self.describe(query, database, inner).await?;
+            describe(inner.to_string()).await?;
         }
         let names: Vec<String> = wanted.iter().map(|column| column.name.clone()).collect();
-        let got = self.describe(query, database, &rewrite(&names)).await?;
+        let got = describe(rewrite(&names)).await?;
         let different = wanted.iter().zip(&got).find(|(a, b)| a != b);
         Ok(match different {
             _ if wanted.len() != got.len() => Err("the rewrite has another number of columns".into()),
@@ -112,12 +119,14 @@ impl Shapes {
         &self,
         query: &IncomingQuery,
         database: &str,
+        under: &[(String, String)],
         sql: &str,
     ) -> Result<Vec<ResultColumn>, ProbeError> {
         let text = format!("DESCRIBE TABLE ({sql}) FORMAT JSONEachRow");
         let parameters: Vec<(String, &str)> =
             query.parameters.iter().map(|(name, value)| (format!("param_{name}"), value.as_str())).collect();
         let mut settings = vec![("database", database)];
+        settings.extend(under.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         settings.extend(parameters.iter().map(|(name, value)| (name.as_str(), *value)));
         let answer = self.upstream.probe(&query.identity, query.session_id.as_deref(), &text, &settings).await?;
         answer
