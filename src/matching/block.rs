@@ -88,25 +88,39 @@ impl Block {
         };
         let aggregated =
             outputs.iter().any(|o| has_aggregate(&o.expr.expr)) || select.having.as_ref().is_some_and(has_aggregate);
-        let group_by = match select.grouping {
+        let mut group_by = match select.grouping {
             Grouping::None => Vec::new(),
             Grouping::Expressions => select.group_by.iter().map(positional).collect::<Result<_, _>>()?,
             Grouping::All => group_by_all(&outputs)?,
         };
-        let order_by = select
-            .order_by
-            .iter()
-            .map(|item| Ok((positional(&item.expr)?, item.direction.clone())))
-            .collect::<Result<Vec<_>, BlockRefusal>>()?;
+        let order_by = match select.is_ordered_by_all {
+            true => outputs.iter().map(|output| (output.expr.clone(), String::new())).collect(),
+            false => select
+                .order_by
+                .iter()
+                .map(|item| Ok((positional(&item.expr)?, item.direction.clone())))
+                .collect::<Result<Vec<_>, BlockRefusal>>()?,
+        };
         let limit_by = match &select.limit_by {
             Some((head, list)) => Some((head.clone(), list.iter().map(positional).collect::<Result<_, _>>()?)),
             None => None,
         };
         let having = select.having.as_ref().map(keyed).transpose()?;
+        let has_window = |keyed: &Keyed| keyed.expr.any(&mut |expr| matches!(expr, Expr::Window(_)));
+        let mut above = outputs.iter().map(|o| &o.expr).chain(order_by.iter().map(|(expr, _)| expr));
+        let has_windows = above.any(has_window);
+        if has_windows && (select.with_totals || select.subtotals.is_some() || select.grouping == Grouping::All) {
+            return Err(BlockRefusal::Unsupported("a window over totals".into()));
+        }
         if group_by.is_empty() && (select.with_totals || select.subtotals.is_some()) {
             return Err(BlockRefusal::Unsupported("totals without group keys".into()));
         }
-        if group_by.iter().any(|key: &Keyed| key.expr.is_constant()) {
+        // Beside other keys a constant groups nothing; alone it makes no group of no rows. Totals show other values of it.
+        let is_constant = |key: &Keyed| key.expr.is_constant();
+        if !group_by.iter().all(is_constant) && !select.with_totals && select.subtotals.is_none() {
+            group_by.retain(|key| !is_constant(key));
+        }
+        if group_by.iter().any(is_constant) {
             return Err(BlockRefusal::Unsupported("a constant as a group key".into()));
         }
         if !aggregated && group_by.is_empty() && !select.distinct {

@@ -1,147 +1,293 @@
 //! Known coarsenings of time: a year from a month, a month from a day, and ranges of days as ranges of buckets.
 //!
-//! Only for columns of type Date and DateTime: with Date32 and DateTime64 the functions clamp at the limits of Date, so
-//! that a coarse bucket is no function of a finer one there.
+//! An expression that has one value for each bucket (`formatDateTime(t, '%Y-%m')`) is computed from any moment of the
+//! bucket, and so from the first one, which a view keeps (`toStartOfMonth(t)`). A comparison of the column with the edge
+//! of a bucket is a comparison of buckets.
 
-use super::domain::{self, Kind, bare_type};
+use super::derive::Classes;
+use super::domain;
+use super::grains::{Form, Grain, TimeColumn, Timed, edge_of, is_steady, is_utc, text_of, timed};
 use super::normal::{Keyed, int_literal};
 use super::schema::{Schema, TableName};
+use super::view::View;
 use crate::sql::expression::text_literal;
-use crate::sql::tree::Expr;
+use crate::sql::tree::{Expr, Literal, Value};
 
-/// Functions of a day, which may be computed from the day, or from the bucket's first day where the bucket is fine
-/// enough. Rank: what the function can tell apart (1 day, 2 month, 3 quarter, 4 year).
-const OF_DAY: [(&str, u8); 15] = [
-    ("toYear", 4),
-    ("toStartOfYear", 4),
-    ("toQuarter", 3),
-    ("toStartOfQuarter", 3),
-    ("toMonth", 2),
-    ("toYYYYMM", 2),
-    ("toStartOfMonth", 2),
-    ("toDayOfMonth", 1),
-    ("toDayOfWeek", 1),
-    ("toDayOfYear", 1),
-    ("toYYYYMMDD", 1),
-    ("toISOWeek", 1),
-    ("toISOYear", 1),
-    ("toMonday", 1),
-    ("toDate", 1),
-];
-
-/// Buckets within a day, in minutes. Each is a function of every one that divides it; days are functions of all.
-const WITHIN_DAY: [(&str, u32); 5] = [
-    ("toStartOfMinute", 1),
-    ("toStartOfFiveMinutes", 5),
-    ("toStartOfTenMinutes", 10),
-    ("toStartOfFifteenMinutes", 15),
-    ("toStartOfHour", 60),
-];
-
-/// Buckets whose value is their own first day, with the same rank.
-const FIRST_DAYS: [(&str, u8); 4] =
-    [("toDate", 1), ("toStartOfMonth", 2), ("toStartOfQuarter", 3), ("toStartOfYear", 4)];
-
-/// A way to compute a function of a column from another function of the same column.
-pub struct Coarsening {
-    /// The function whose value is needed.
-    pub finer: Expr,
-    compute: Compute,
+/// What the search for buckets in a view needs to know.
+pub struct Buckets<'a> {
+    pub view: &'a View,
+    /// The query's tables.
+    pub tables: &'a [TableName],
+    pub schema: &'a Schema,
+    pub classes: &'a Classes,
 }
 
-enum Compute {
-    /// `function(value)`: the value is a moment inside the coarser bucket.
-    Apply(String),
-    /// `cast(intDiv(value, divisor))`, for numbers like YYYYMM.
-    Quotient(&'static str, i128),
-    /// `cast(value % divisor)`.
-    Remainder(&'static str, i128),
+/// A dimension of a view that is a bucket of a time column.
+struct Bucket {
+    value: Expr,
+    grain: Grain,
+    form: Form,
 }
 
-impl Coarsening {
-    /// The expression over the finer function's value.
-    pub fn over(&self, value: Expr) -> Expr {
+impl Bucket {
+    /// A moment or a day inside the bucket.
+    fn inside(&self) -> Expr {
+        let value = self.value.clone();
         let call = |function: &str, arguments| Expr::call(function, arguments);
-        match &self.compute {
-            Compute::Apply(function) => call(function, vec![value]),
-            Compute::Quotient(cast, divisor) => call(cast, vec![call("intDiv", vec![value, int_literal(*divisor)])]),
-            Compute::Remainder(cast, divisor) => call(cast, vec![call("modulo", vec![value, int_literal(*divisor)])]),
+        match self.form {
+            Form::Moment | Form::Date => value,
+            Form::DayNumber => call("YYYYMMDDToDate", vec![value]),
+            Form::MonthNumber => {
+                let hundreds = call("multiply", vec![value, int_literal(100)]);
+                call("YYYYMMDDToDate", vec![call("plus", vec![hundreds, int_literal(1)])])
+            }
+            Form::YearNumber => call("makeDate", vec![value, int_literal(1), int_literal(1)]),
         }
     }
-}
 
-/// Ways to compute `function(column)` from another function of the same column.
-pub fn coarsenings(function: &str, column: &Expr, tables: &[TableName], schema: &Schema) -> Vec<Coarsening> {
-    let Expr::Column { table, name } = column else { return Vec::new() };
-    let type_name =
-        tables.get(*table).and_then(|t| schema.table(t)).and_then(|t| t.column(name)).map(|c| &*c.type_name);
-    let bare = type_name.map(bare_type).unwrap_or_default();
-    if bare != "Date" && bare != "DateTime" && !bare.starts_with("DateTime(") {
-        return Vec::new();
-    }
-    let way = |finer: &str, compute| Coarsening { finer: Expr::call(finer, vec![column.clone()]), compute };
-    let apply = |finer: &str| way(finer, Compute::Apply(function.to_string()));
-    let mut ways = match function {
-        "toYear" => vec![
-            way("toYYYYMM", Compute::Quotient("toUInt16", 100)),
-            way("toYYYYMMDD", Compute::Quotient("toUInt16", 10_000)),
-        ],
-        "toMonth" => vec![way("toYYYYMM", Compute::Remainder("toUInt8", 100))],
-        "toYYYYMM" => vec![way("toYYYYMMDD", Compute::Quotient("toUInt32", 100))],
-        _ => Vec::new(),
-    };
-    let rank = OF_DAY.iter().find(|(f, _)| *f == function).map(|(_, rank)| *rank);
-    if bare != "Date" {
-        let minutes = WITHIN_DAY.iter().find(|(f, _)| *f == function).map(|(_, minutes)| *minutes);
-        let is_of_day = function == "toStartOfDay" || rank.is_some();
-        let fits = |fine: u32| is_of_day || minutes.is_some_and(|coarse| coarse != fine && coarse % fine == 0);
-        ways.extend(WITHIN_DAY.iter().filter(|(_, fine)| fits(*fine)).map(|(bucket, _)| apply(bucket)));
-        if rank.is_some() {
-            ways.push(apply("toStartOfDay"));
-        }
-    }
-    // A moment of 1969 in zones west of Greenwich is in 1969 for most functions, and on 1970-01-01 for these.
-    if bare != "Date" && !starts_at_or_after_utc(bare, schema) {
-        return ways;
-    }
-    let fits = |bucket: &str, fine: u8| bucket != function && rank.is_some_and(|rank| fine <= rank);
-    ways.extend(FIRST_DAYS.iter().filter(|(bucket, fine)| fits(bucket, *fine)).map(|(bucket, _)| apply(bucket)));
-    ways
-}
-
-/// Whether the zone of a DateTime type has never been behind UTC since 1970: there no moment lies before 1970-01-01.
-fn starts_at_or_after_utc(date_time: &str, schema: &Schema) -> bool {
-    let named = date_time.strip_prefix("DateTime('").and_then(|rest| rest.strip_suffix("')"));
-    let zone = named.unwrap_or(&schema.time_zone);
-    let eastern = ["Asia/", "Europe/", "Australia/", "Indian/"];
-    ["UTC", "Etc/UTC", "GMT", "Etc/GMT"].contains(&zone) || eastern.iter().any(|area| zone.starts_with(area))
-}
-
-/// `d >= '1997-01-01'` as `toYear(d) >= 1997`: comparisons of a Date column with the edge of a bucket, as comparisons of
-/// the bucket. Each is equivalent to `predicate`, which is in normal form.
-pub fn aligned(predicate: &Keyed, tables: &[TableName], schema: &Schema) -> Vec<Expr> {
-    let Expr::Call(call) = &predicate.normal else { return Vec::new() };
-    let [column @ Expr::Column { .. }, constant] = &*call.arguments else { return Vec::new() };
-    if domain::kind_of(column, tables, schema) != Some(Kind::Date) {
-        return Vec::new();
-    }
-    let Some(day) = domain::date(constant) else { return Vec::new() };
-    let mut out = Vec::new();
-    for (function, edges) in [("toYear", domain::year_edges(day)), ("toYYYYMM", domain::month_edges(day))] {
-        let (first, last, number) = edges;
-        let fits = match &*call.function {
-            "greaterOrEquals" | "less" => day == first,
-            "greater" | "lessOrEquals" => day == last,
-            _ => false,
+    /// The value of the bucket that begins at an edge, as a constant; `None` where no bucket begins there.
+    fn at(&self, edge: &Edge) -> Option<Expr> {
+        let day = edge.day;
+        let (year, month, date) = (domain::year_of(day), domain::month_of(day), domain::date_text(day));
+        let begins = match self.grain {
+            Grain::Minutes(minutes) => 60 % minutes == 0 && edge.second % (i128::from(minutes) * 60) == 0,
+            _ if edge.second != 0 => false,
+            Grain::Day => true,
+            // 1970-01-01 was a Thursday.
+            Grain::Week => (day + 3) % 7 == 0,
+            Grain::Month => date.ends_with("-01"),
+            Grain::Quarter => date.ends_with("-01") && month % 3 == 1,
+            Grain::Year => date.ends_with("-01-01"),
         };
-        if fits {
-            let compare = |bucket: &str, value: Expr| {
-                Expr::call(&call.function, vec![Expr::call(bucket, vec![column.clone()]), value])
-            };
-            out.push(compare(function, int_literal(number)));
-            let bucket = if function == "toYear" { "toStartOfYear" } else { "toStartOfMonth" };
-            out.push(compare(bucket, text_literal(&domain::date_text(first))));
+        let number = match self.form {
+            Form::YearNumber => year,
+            Form::MonthNumber => year * 100 + month,
+            Form::DayNumber => date.replace('-', "").parse().ok()?,
+            Form::Date => return begins.then(|| text_literal(&date)),
+            Form::Moment => {
+                let (hour, minute) = (edge.second / 3600, edge.second / 60 % 60);
+                return begins.then(|| text_literal(&format!("{date} {hour:02}:{minute:02}:00")));
+            }
+        };
+        begins.then(|| int_literal(number))
+    }
+}
+
+/// A moment of local time: days since 1970-01-01 and seconds since midnight.
+struct Edge {
+    day: i128,
+    second: i128,
+}
+
+impl Edge {
+    fn of_seconds(seconds: i128) -> Self {
+        Edge { day: seconds.div_euclid(86_400), second: seconds.rem_euclid(86_400) }
+    }
+
+    fn seconds(&self) -> i128 {
+        self.day * 86_400 + self.second
+    }
+}
+
+impl Buckets<'_> {
+    /// `expr`, a function of one time column, over a bucket of that column.
+    pub fn coarsening(&self, expr: &Expr) -> Option<Expr> {
+        let wanted = timed(expr, self.tables, self.schema)?;
+        let grain = wanted.grain?;
+        let zone = wanted.column.zone.unwrap_or("UTC");
+        let fits = |bucket: &Bucket| {
+            grain.is_function_of(bucket.grain, zone)
+                && (bucket.form == Form::Moment || !wanted.is_moment || wanted.column.zone.is_none())
+                && wanted.other_zone.is_none_or(|other| {
+                    bucket.form == Form::Moment
+                        && matches!(bucket.grain, Grain::Minutes(..=60))
+                        && is_steady(zone)
+                        && is_steady(other)
+                })
+        };
+        let bucket = self.of(&wanted.column).into_iter().find(fits)?;
+        Some(match (expr, bucket.form) {
+            // Plain arithmetic, where that does.
+            (Expr::Call(call), Form::MonthNumber | Form::DayNumber) if call.arguments.len() == 1 => {
+                number_of(&call.function, &bucket).unwrap_or_else(|| with_column(expr, &bucket.inside()))
+            }
+            _ => with_column(expr, &bucket.inside()),
+        })
+    }
+
+    /// `t >= '1997-01-01 00:00:00'` as a comparison of a bucket of `t`.
+    pub fn aligned(&self, predicate: &Keyed) -> Option<Expr> {
+        let Expr::Call(call) = &predicate.normal else { return None };
+        let [subject, constant] = &*call.arguments else { return None };
+        let subject = timed(subject, self.tables, self.schema)?;
+        let is_day = subject.grain == Some(Grain::Day) && subject.form == Some(Form::Date);
+        if subject.other_zone.is_some() || !(is_day || subject.grain.is_none()) {
+            return None;
+        }
+        let Some(edge) = self.edge(&subject, constant) else {
+            return self.aligned_with(&call.function, &subject, constant);
+        };
+        // `> last` is `>= first of the next`.
+        let is_from = matches!(&*call.function, "greaterOrEquals" | "greater");
+        let edge = match &*call.function {
+            "greaterOrEquals" | "less" => edge,
+            "greater" | "lessOrEquals" if is_day || subject.column.zone.is_none() => Edge { day: edge.day + 1, ..edge },
+            // Where hours come twice, the next second may be in the past.
+            "greater" | "lessOrEquals" if subject.column.zone.is_some_and(is_utc) => {
+                Edge::of_seconds(edge.seconds() + 1)
+            }
+            _ => return None,
+        };
+        // Moments of 1969 west of Greenwich count as 1970-01-01 in some functions; DateTime ends in 2106.
+        if subject.column.zone.is_some() && !(1971..=2105).contains(&domain::year_of(edge.day)) {
+            return None;
+        }
+        self.of(&subject.column).into_iter().find_map(|bucket| {
+            let edge = bucket.at(&edge)?;
+            Some(Expr::call(if is_from { "greaterOrEquals" } else { "less" }, vec![bucket.value, edge]))
+        })
+    }
+
+    /// `d >= toStartOfMonth(today())`: an edge whose value is known only later, but not that it is an edge.
+    fn aligned_with(&self, function: &str, subject: &Timed<'_>, constant: &Expr) -> Option<Expr> {
+        let Expr::Call(call) = constant else { return None };
+        if !matches!(function, "greaterOrEquals" | "less") || !constant.is_constant() {
+            return None;
+        }
+        let (grain, form) = edge_of(call)?;
+        if subject.grain.is_some() && form == Form::Moment {
+            return None;
+        }
+        let zones = [subject.column.zone.unwrap_or("UTC"), &self.schema.time_zone];
+        let fits = |bucket: &Bucket| match form {
+            Form::Moment => {
+                bucket.form == Form::Moment
+                    && matches!(bucket.grain, Grain::Minutes(..=60))
+                    && zones.into_iter().all(is_steady)
+                    && Grain::Minutes(60).is_function_of(bucket.grain, "UTC")
+            }
+            form => bucket.form == form && grain.is_function_of(bucket.grain, "UTC"),
+        };
+        let bucket = self.of(&subject.column).into_iter().find(fits)?;
+        Some(Expr::call(function, vec![bucket.value, constant.clone()]))
+    }
+
+    /// The local time that a constant means beside a time column.
+    fn edge(&self, subject: &Timed<'_>, constant: &Expr) -> Option<Edge> {
+        let (Some(zone), Form::Moment) = (subject.column.zone, subject.form?) else {
+            return domain::date(constant).map(|day| Edge { day, second: 0 });
+        };
+        if !is_steady(zone) {
+            return None;
+        }
+        let server = &*self.schema.time_zone;
+        let is_server_zone = zone == server || (is_utc(zone) && is_utc(server));
+        match constant {
+            Expr::Literal(Literal { value: Value::Int(seconds), .. }) if is_utc(zone) => {
+                Some(Edge::of_seconds(*seconds))
+            }
+            Expr::Literal(_) => local_time(text_of(constant)?),
+            Expr::Call(call) => match (&*call.function, &*call.arguments) {
+                (
+                    "toDateTime" | "fromUnixTimestamp",
+                    [Expr::Literal(Literal { value: Value::Int(seconds), .. }), ..],
+                ) if is_utc(zone) => Some(Edge::of_seconds(*seconds)),
+                ("toDateTime", [text]) if is_server_zone => local_time_of(text),
+                ("toDateTime", [text, in_zone]) if text_of(in_zone) == Some(zone) => local_time_of(text),
+                // Where days have 24 hours, intervals are so many seconds.
+                ("plus" | "minus", [from, Expr::Call(interval)]) if is_utc(zone) && matches!(from, Expr::Call(_)) => {
+                    let from = self.edge(subject, from)?;
+                    let sign = if call.function == "plus" { 1 } else { -1 };
+                    domain::moved((from.day, from.second), interval, sign).map(|(day, second)| Edge { day, second })
+                }
+                // A day beside a moment is its midnight in the zone of the moment.
+                _ => domain::date(constant).map(|day| Edge { day, second: 0 }),
+            },
+            _ => None,
         }
     }
-    out
+
+    /// The view's buckets of a column.
+    fn of(&self, column: &TimeColumn<'_>) -> Vec<Bucket> {
+        let mut found = Vec::new();
+        for (position, dimension) in self.view.columns.iter().enumerate() {
+            if !self.view.is_dimension(position) {
+                continue;
+            }
+            let Some(timed) = timed(&dimension.expr.normal, &self.view.tables, self.schema) else { continue };
+            let (Some(grain), Some(form)) = (timed.grain, timed.form) else { continue };
+            let is_same = timed.column == *column
+                || (timed.column.zone == column.zone && self.classes.are_equal(&key(&timed.column), &key(column)));
+            // A moment of 1969 in zones west of Greenwich is in 1969 for most functions, and on 1970-01-01 for dates.
+            let is_safe = form == Form::Moment || column.zone.is_none_or(starts_at_or_after_utc);
+            if is_same && is_safe && timed.other_zone.is_none() {
+                found.push(Bucket { value: Expr::Column { table: position, name: String::new() }, grain, form });
+            }
+        }
+        found
+    }
+}
+
+fn key(column: &TimeColumn<'_>) -> String {
+    let tables = [column.table.clone()];
+    Keyed::new(&Expr::Column { table: 0, name: column.name.into() }, &tables).key.to_string()
+}
+
+/// The expression with its only column replaced.
+fn with_column(expr: &Expr, value: &Expr) -> Expr {
+    match expr {
+        Expr::Column { .. } => value.clone(),
+        other => match other.map_children(&mut |child| Ok::<_, std::convert::Infallible>(with_column(child, value))) {
+            Ok(expr) => expr,
+            Err(never) => match never {},
+        },
+    }
+}
+
+/// Year and month from numbers like 199712 and 19971231.
+fn number_of(function: &str, bucket: &Bucket) -> Option<Expr> {
+    let (cast, operator, by) = match (function, bucket.form) {
+        ("toYear", Form::MonthNumber) => ("toUInt16", "intDiv", 100),
+        ("toMonth", Form::MonthNumber) => ("toUInt8", "modulo", 100),
+        ("toYear", Form::DayNumber) => ("toUInt16", "intDiv", 10_000),
+        ("toYYYYMM", Form::DayNumber) => ("toUInt32", "intDiv", 100),
+        _ => return None,
+    };
+    Some(Expr::call(cast, vec![Expr::call(operator, vec![bucket.value.clone(), int_literal(by)])]))
+}
+
+/// The local time of a text, or midnight of a day.
+fn local_time_of(constant: &Expr) -> Option<Edge> {
+    match text_of(constant) {
+        Some(text) => local_time(text),
+        None => domain::date(constant).map(|day| Edge { day, second: 0 }),
+    }
+}
+
+/// `YYYY-MM-DD` or `YYYY-MM-DD hh:mm:ss`.
+fn local_time(text: &str) -> Option<Edge> {
+    let (date, time) = text.split_at_checked(10)?;
+    let day = domain::date(&text_literal(date))?;
+    if time.is_empty() {
+        return Some(Edge { day, second: 0 });
+    }
+    let bytes = time.as_bytes();
+    let shaped = bytes.len() == 9
+        && bytes.iter().enumerate().all(|(at, byte)| match at {
+            0 => *byte == b' ',
+            3 | 6 => *byte == b':',
+            _ => byte.is_ascii_digit(),
+        });
+    if !shaped {
+        return None;
+    }
+    let (hour, minute, second): (i128, i128, i128) =
+        (time[1..3].parse().ok()?, time[4..6].parse().ok()?, time[7..].parse().ok()?);
+    (hour < 24 && minute < 60 && second < 60).then(|| Edge { day, second: hour * 3600 + minute * 60 + second })
+}
+
+/// Whether a zone has never been behind UTC since 1970: there no moment lies before 1970-01-01.
+fn starts_at_or_after_utc(zone: &str) -> bool {
+    let eastern = ["Asia/", "Europe/", "Australia/", "Indian/"];
+    is_utc(zone) || eastern.iter().any(|area| zone.starts_with(area))
 }

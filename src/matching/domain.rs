@@ -11,7 +11,7 @@ use super::block::Block;
 use super::normal::{Keyed, int_literal};
 use super::schema::{Schema, TableName};
 use crate::sql::expression::text_literal;
-use crate::sql::tree::{Call, Expr, Value};
+use crate::sql::tree::{Call, Expr, Literal, Value};
 
 /// What the values of an expression are, as far as constants can be compared with them here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -297,13 +297,7 @@ fn point(constant: &Expr, kind: Kind) -> Option<Point> {
             (Value::Text(text), Kind::Date) => days_from_text(text).map(Point::Number),
             _ => None,
         },
-        (Expr::Call(Call { function, arguments, .. }), Kind::Date) if function == "toDate" => match &**arguments {
-            [Expr::Literal(literal)] => match &literal.value {
-                Value::Text(text) => days_from_text(text).map(Point::Number),
-                _ => None,
-            },
-            _ => None,
-        },
+        (Expr::Call(call), Kind::Date) => day_of(call).map(Point::Number),
         _ => None,
     }
 }
@@ -336,6 +330,81 @@ fn fold(constant: &Expr) -> Expr {
         _ => None,
     };
     value.unwrap_or_else(|| constant.clone())
+}
+
+/// The day that a constant of type Date means, where it is computed from texts and numbers alone.
+fn day_of(call: &Call) -> Option<i128> {
+    let day = |expr: &Expr| match expr {
+        Expr::Literal(Literal { value: Value::Text(text), .. }) if call.arguments.len() < 3 => days_from_text(text),
+        Expr::Call(inner) => day_of(inner),
+        _ => None,
+    };
+    // Texts become days by a cast only.
+    let date = |expr: &Expr| matches!(expr, Expr::Call(_)).then(|| day(expr)).flatten();
+    let int = |expr: &Expr| match expr {
+        Expr::Literal(Literal { value: Value::Int(n), .. }) if n.abs() < 100_000 => Some(*n),
+        _ => None,
+    };
+    let found = match (&*call.function, &*call.arguments) {
+        ("toDate" | "DATE", [text]) => day(text)?,
+        ("CAST", [text, Expr::Literal(Literal { value: Value::Text(to), .. })]) if to == b"Date" => day(text)?,
+        ("makeDate", [year, month, day]) => {
+            let (year, month, day) = (int(year)?, int(month)?, int(day)?);
+            days_from_text(format!("{year:04}-{month:02}-{day:02}").as_bytes())?
+        }
+        ("toStartOfYear", [of]) => days(year_of(date(of)?), 1, 1),
+        ("toStartOfMonth", [of]) => date(of).map(|day| days(year_of(day), month_of(day), 1))?,
+        ("toLastDayOfMonth", [of]) => date(of).map(|day| first_of_next(year_of(day), month_of(day)) - 1)?,
+        ("plus" | "minus", [of, step]) => {
+            let sign = if call.function == "plus" { 1 } else { -1 };
+            match step {
+                Expr::Call(interval) => {
+                    let [n] = &*interval.arguments else { return None };
+                    shifted(date(of)?, interval.function.strip_prefix("toInterval")?, sign * int(n)?)?
+                }
+                n => date(of)? + sign * int(n)?,
+            }
+        }
+        (function, [of, n]) => {
+            let unit = function.strip_prefix("add").or(function.strip_prefix("subtract"))?.strip_suffix('s')?;
+            let sign = if function.starts_with("add") { 1 } else { -1 };
+            shifted(date(of)?, unit, sign * int(n)?)?
+        }
+        _ => return None,
+    };
+    (1970..=2148).contains(&year_of(found)).then_some(found)
+}
+
+/// A moment of UTC, as day and second of the day, moved by an interval.
+pub fn moved((day, second): (i128, i128), interval: &Call, sign: i128) -> Option<(i128, i128)> {
+    let [Expr::Literal(Literal { value: Value::Int(n), .. })] = &*interval.arguments else { return None };
+    let (unit, n) = (interval.function.strip_prefix("toInterval")?, sign * n);
+    let seconds = match unit {
+        "Second" => 1,
+        "Minute" => 60,
+        "Hour" => 3600,
+        _ if n.abs() < 100_000 => return Some((shifted(day, unit, n)?, second)),
+        _ => return None,
+    };
+    let at = day * 86_400 + second + seconds * n;
+    Some((at.div_euclid(86_400), at.rem_euclid(86_400)))
+}
+
+/// A day moved by so many days, weeks, months, quarters or years; the day of the month stays where the month has it.
+fn shifted(from: i128, unit: &str, by: i128) -> Option<i128> {
+    let months = match unit {
+        "Day" => return Some(from + by),
+        "Week" => return Some(from + 7 * by),
+        "Month" => by,
+        "Quarter" => 3 * by,
+        "Year" => 12 * by,
+        _ => return None,
+    };
+    let (year, month) = (year_of(from), month_of(from));
+    let of_month = from - days(year, month, 1);
+    let at = year * 12 + month - 1 + months;
+    let (year, month) = (at.div_euclid(12), at.rem_euclid(12) + 1);
+    Some((days(year, month, 1) + of_month).min(first_of_next(year, month) - 1))
 }
 
 /// `YYYY-MM-DD` inside the range of the Date type -> days since 1970-01-01.
@@ -419,19 +488,8 @@ pub fn date(constant: &Expr) -> Option<i128> {
     }
 }
 
-/// First and last day of the year that holds `day`, and the year.
-pub fn year_edges(day: i128) -> (i128, i128, i128) {
-    let year = year_of(day);
-    (days(year, 1, 1), days(year + 1, 1, 1) - 1, year)
-}
-
-/// First and last day of the month that holds `day`, and the month as YYYYMM.
-pub fn month_edges(day: i128) -> (i128, i128, i128) {
-    let (year, month) = (year_of(day), month_of(day));
-    (days(year, month, 1), first_of_next(year, month) - 1, year * 100 + month)
-}
-
-fn month_of(day: i128) -> i128 {
+/// The month of the year of a day.
+pub fn month_of(day: i128) -> i128 {
     let year = year_of(day);
     (1..=12).rev().find(|month| days(year, *month, 1) <= day).unwrap_or(1)
 }
@@ -442,7 +500,7 @@ pub fn date_text(day: i128) -> String {
     format!("{year:04}-{month:02}-{:02}", day - days(year, month, 1) + 1)
 }
 
-fn year_of(day: i128) -> i128 {
+pub fn year_of(day: i128) -> i128 {
     let mut year = 1970 + day.div_euclid(366);
     while days(year + 1, 1, 1) <= day {
         year += 1;
@@ -482,6 +540,20 @@ mod tests {
             assert_eq!(days_from_text(text.as_bytes()), Some(wanted), "{text}");
             assert_eq!(year_of(wanted), text[..4].parse::<i128>().unwrap());
         }
+        let day = |sql: &str| {
+            let statement = crate::sql::parse(&format!("SELECT {sql} AS d FROM t")).unwrap();
+            date(&statement.blocks[0].items[0].expr).map(date_text)
+        };
+        for (sql, wanted) in [
+            ("toDate('1996-01-31') + INTERVAL 1 MONTH", "1996-02-29"),
+            ("addYears(toDate('1996-02-29'), -1)", "1995-02-28"),
+            ("toStartOfMonth(makeDate(1997, 12, 31)) - INTERVAL 1 QUARTER", "1997-09-01"),
+            ("toLastDayOfMonth('1997-02-03'::Date) + 1", "1997-03-01"),
+        ] {
+            assert_eq!(day(sql).as_deref(), Some(wanted), "{sql}");
+        }
+        assert_eq!(day("toDate('1970-01-01') - 1"), None);
+        assert_eq!(day("'1997-01-01' + INTERVAL 1 DAY"), None);
         for text in ["1997-02-29", "1997-13-01", "1997-1-1", "2149-06-07", "1969-12-31", "1997-00-10"] {
             assert_eq!(days_from_text(text.as_bytes()), None, "{text}");
         }

@@ -5,10 +5,12 @@
 //! every output, filter and group key computable from what the view keeps ([`derive`]). Expressions are compared in
 //! normal form ([`normal`]). A view that does not match gives a [`refusal`], never just nothing.
 
+pub mod aggregates;
 pub mod block;
 pub mod buckets;
 pub mod derive;
 pub mod domain;
+pub mod grains;
 pub mod matcher;
 pub mod names;
 pub mod normal;

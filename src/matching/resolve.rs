@@ -340,6 +340,9 @@ impl<'a, 's> Resolver<'a, 's> {
             Expr::Call(call) if !functions::is_known(&call.function) => {
                 Err(BlockRefusal::Unsupported(format!("the function {}", call.name)))
             }
+            Expr::Window(window) if !functions::is_window(&window.call.function) => {
+                Err(BlockRefusal::Unsupported(format!("the window function {}", window.call.name)))
+            }
             other => other.map_children(&mut |child| self.resolve(child, open)),
         }
     }

@@ -129,7 +129,7 @@ impl View {
         let at = |needle: &str| query.to_ascii_uppercase().rfind(needle).unwrap_or(0);
         for (present, clause) in [
             (select.having.is_some(), "HAVING"),
-            (!select.order_by.is_empty(), "ORDER BY"),
+            (!select.order_by.is_empty() || select.is_ordered_by_all, "ORDER BY"),
             (select.limit.is_some() || select.limit_by.is_some(), "LIMIT"),
             (select.with_totals, "WITH TOTALS"),
             (select.subtotals.is_some(), "ROLLUP or CUBE"),

@@ -38,6 +38,10 @@ pub fn unjudgeable(statement: &Statement) -> Option<String> {
     let mut found = None;
     for expr in blocks.iter().flat_map(Select::expressions) {
         expr.any(&mut |e| match e {
+            Expr::Window(window) => {
+                found.get_or_insert_with(|| format!("{} over equal rows may differ", window.call.name));
+                true
+            }
             Expr::Call(call) if is_unsteady(&call.function) || functions::is_constant_per_query(&call.function) => {
                 found.get_or_insert_with(|| format!("{} may give another value each time", call.name));
                 true

@@ -13,9 +13,9 @@ use sqlparser::tokenizer::Token as SqlToken;
 use super::functions::canonical;
 use super::lexer::unquote;
 use super::parse::{Blocks, Unsupported};
-use super::prepare::{PARAMETER, Placeholders, SUBQUERY, TYPE, prepare, unambiguous};
+use super::prepare::{OverClause, PARAMETER, Placeholders, SUBQUERY, TYPE, WINDOW, prepare, unambiguous};
 use super::render::string_literal;
-use super::tree::{Call, Expr, Literal, Value};
+use super::tree::{Call, Expr, Literal, Value, Window};
 
 /// ClickHouse's dialect with the precedence of `||` as ClickHouse has it: below `+`, above comparisons.
 #[derive(Debug)]
@@ -121,6 +121,8 @@ fn lower(tree: &ast::Expr, holders: &Placeholders, depth: usize) -> Result<Expr,
         ast::Expr::UnaryOp { op: UnaryOperator::Not, expr } => call("not", vec![down(expr)?]),
         ast::Expr::IsNull(expr) => call("isNull", vec![down(expr)?]),
         ast::Expr::IsNotNull(expr) => call("isNotNull", vec![down(expr)?]),
+        ast::Expr::IsDistinctFrom(left, right) => call("isDistinctFrom", vec![down(left)?, down(right)?]),
+        ast::Expr::IsNotDistinctFrom(left, right) => call("isNotDistinctFrom", vec![down(left)?, down(right)?]),
         ast::Expr::Between { expr, negated, low, high } => {
             let (subject, low, high) = (down(expr)?, down(low)?, down(high)?);
             // NOT BETWEEN is no negation: NaN is outside of every range both ways.
@@ -183,7 +185,7 @@ fn lower(tree: &ast::Expr, holders: &Placeholders, depth: usize) -> Result<Expr,
             };
             Ok(Expr::Lambda { parameters, body: Box::new(down(&lambda.body)?) })
         }
-        ast::Expr::Function(function) => function_call(function, &down),
+        ast::Expr::Function(function) => function_call(function, holders, &down),
         _ => Err(unsupported("an expression that is not understood")),
     }
 }
@@ -254,6 +256,7 @@ fn binary(op: &BinaryOperator, left: Expr, right: Expr, is_chain: bool) -> Resul
         BinaryOperator::LtEq => "lessOrEquals",
         BinaryOperator::Gt => "greater",
         BinaryOperator::GtEq => "greaterOrEquals",
+        BinaryOperator::Spaceship => "isNotDistinctFrom",
         BinaryOperator::And => "and",
         BinaryOperator::Or => "or",
         BinaryOperator::StringConcat => "concat",
@@ -293,9 +296,10 @@ fn case(
 
 fn function_call(
     function: &ast::Function,
+    holders: &Placeholders,
     down: &dyn Fn(&ast::Expr) -> Result<Expr, Unsupported>,
 ) -> Result<Expr, Unsupported> {
-    let plain = function.over.is_none() && function.null_treatment.is_none() && function.within_group.is_empty();
+    let plain = function.null_treatment.is_none() && function.within_group.is_empty();
     let [ast::ObjectNamePart::Identifier(ident)] = &*function.name.0 else {
         return Err(unsupported("a qualified function name"));
     };
@@ -314,7 +318,18 @@ fn function_call(
         arguments.retain(|argument| *argument != Expr::Star);
         arguments.push(down(condition)?);
     }
-    Ok(Expr::Call(Call { function: canonical(&name), name, parameters, arguments, distinct }))
+    let call = Call { function: canonical(&name), name, parameters, arguments, distinct };
+    match &function.over {
+        None => Ok(Expr::Call(call)),
+        Some(ast::WindowType::NamedWindow(ident)) => {
+            let index = ident.value.strip_prefix(WINDOW).and_then(|index| index.parse::<usize>().ok());
+            let over = index.and_then(|index| holders.windows.get(index)).cloned();
+            let OverClause { partition_by, order_by, frame } =
+                over.ok_or_else(|| unsupported("a window that has a name"))?;
+            Ok(Expr::Window(Window { call, partition_by, order_by, frame }))
+        }
+        Some(_) => Err(unsupported("a window that is not understood")),
+    }
 }
 
 fn list(

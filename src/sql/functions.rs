@@ -53,7 +53,7 @@ const AGGREGATE_ALIASES: [(&str, &str); 20] = [
 ];
 
 /// Aggregate functions (ClickHouse 26.9) that views may hold, without combinators.
-const AGGREGATES: [&str; 74] = [
+const AGGREGATES: [&str; 77] = [
     "count",
     "sum",
     "sumWithOverflow",
@@ -120,6 +120,9 @@ const AGGREGATES: [&str; 74] = [
     "quantileGK",
     "quantileDeterministic",
     "median",
+    "medianExact",
+    "medianTDigest",
+    "medianTiming",
     "sumMap",
     "minMap",
     "maxMap",
@@ -182,6 +185,25 @@ pub fn aggregate(function: &str) -> Option<(&'static str, Vec<&'static str>)> {
         }
     }
     None
+}
+
+/// Whether a canonical name may stand before OVER.
+pub fn is_window(function: &str) -> bool {
+    const OF_WINDOWS: [&str; 12] = [
+        "row_number",
+        "rank",
+        "dense_rank",
+        "denseRank",
+        "percent_rank",
+        "percentRank",
+        "cume_dist",
+        "ntile",
+        "lag",
+        "lead",
+        "lagInFrame",
+        "leadInFrame",
+    ];
+    OF_WINDOWS.iter().any(|known| known.eq_ignore_ascii_case(function)) || aggregate(function).is_some()
 }
 
 /// Whether a name looks like an aggregate or window function that Tributary does not know, so that a block which

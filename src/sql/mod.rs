@@ -9,6 +9,7 @@ pub mod expression;
 mod from;
 pub mod functions;
 pub mod lexer;
+mod order;
 pub mod parse;
 mod prepare;
 pub mod render;

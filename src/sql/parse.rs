@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::expression::expression;
 use super::lexer::{Token, TokenKind, lex, unquote};
-use super::tree::{Expr, Grouping, Item, OrderItem, Select, Statement, Value, With};
+use super::tree::{Expr, Grouping, Item, Select, Statement, Value, With};
 
 /// Longest text that is parsed at all; ClickHouse's own `max_query_size` is 256 KiB, and planning time must stay bounded.
 pub const SQL_BYTES_MAX: usize = 64 * 1024;
@@ -178,7 +178,7 @@ impl Blocks<'_> {
         self.tokens[range.start].start..self.tokens[range.end - 1].end
     }
 
-    fn text(&self, range: Range<usize>) -> String {
+    pub(super) fn text(&self, range: Range<usize>) -> String {
         self.sql[self.bytes(range)].to_string()
     }
 
@@ -270,8 +270,12 @@ impl Blocks<'_> {
         let mut found: Vec<(Clause, Range<usize>)> = Vec::new();
         let mut after_as = false;
         for at in self.top_level(range.clone()) {
-            let is_name =
-                std::mem::replace(&mut after_as, self.word(at, "AS")) || (at > range.start && self.symbol(at - 1, "."));
+            // FROM is also part of `WITH FILL FROM 1 TO 5` and `IS DISTINCT FROM`.
+            let is_inner_from = |before: usize| {
+                self.word(before, "FILL") || (self.word(before, "DISTINCT") && self.is_negatable(before))
+            };
+            let is_name = std::mem::replace(&mut after_as, self.word(at, "AS"))
+                || (at > range.start && (self.symbol(at - 1, ".") || is_inner_from(at - 1)));
             if is_name {
                 continue;
             }
@@ -289,6 +293,11 @@ impl Blocks<'_> {
             found.push((clause, at + words..range.end));
         }
         Ok(found)
+    }
+
+    /// Whether IS or IS NOT stands before `at`.
+    fn is_negatable(&self, at: usize) -> bool {
+        at >= 1 && (self.word(at - 1, "IS") || (at >= 2 && self.word(at - 1, "NOT") && self.word(at - 2, "IS")))
     }
 
     /// The clause that starts at `at`, and how many words name it.
@@ -352,6 +361,7 @@ impl Blocks<'_> {
             Clause::Having => select.having = Some(expression(self, body)?),
             Clause::Window => return unsupported("a window"),
             Clause::Qualify => return unsupported("QUALIFY"),
+            Clause::OrderBy if body.len() == 1 && self.word(body.start, "ALL") => select.is_ordered_by_all = true,
             Clause::OrderBy => select.order_by = self.order_by(body)?,
             Clause::Limit => self.limit(body, select)?,
             Clause::Settings => self.settings(body)?,
@@ -496,33 +506,6 @@ impl Blocks<'_> {
             select.group_by.push(expr);
         }
         Ok(())
-    }
-
-    fn order_by(&mut self, body: Range<usize>) -> Result<Vec<OrderItem>, Unsupported> {
-        if let Some(at) = self.find_at_depth(body.clone(), "INTERPOLATE").or(self.find_at_depth(body.clone(), "WITH")) {
-            let words = self.text(at..(at + 2).min(body.end));
-            return unsupported(words.to_ascii_uppercase());
-        }
-        if body.len() == 1 && self.word(body.start, "ALL") {
-            return unsupported("ORDER BY ALL");
-        }
-        let mut items = Vec::new();
-        for part in self.split(body) {
-            const DIRECTIONS: [&str; 6] = ["ASC", "DESC", "ASCENDING", "DESCENDING", "NULLS", "COLLATE"];
-            let starts = |at: &usize| *at > part.start && DIRECTIONS.iter().any(|w| self.word(*at, w));
-            let cut = self.top_level(part.clone()).find(starts).unwrap_or(part.end);
-            const PARTS: [&str; 2] = ["FIRST", "LAST"];
-            let is_direction = |at: usize| {
-                DIRECTIONS.iter().chain(&PARTS).any(|w| self.word(at, w))
-                    || (self.tokens[at].kind == TokenKind::Text && self.word(at - 1, "COLLATE"))
-            };
-            if !(cut..part.end).all(is_direction) {
-                return unsupported("ORDER BY with more than a direction");
-            }
-            let direction = self.text(cut..part.end);
-            items.push(OrderItem { expr: expression(self, part.start..cut)?, direction });
-        }
-        Ok(items)
     }
 
     fn limit(&mut self, body: Range<usize>, select: &mut Select) -> Result<(), Unsupported> {

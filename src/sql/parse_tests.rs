@@ -46,6 +46,11 @@ fn reads_expressions_as_clickhouse_does() {
         ("-5 - -a", "minus(-5, negate(a))"),
         ("x LIKE 'a\\_b%'", "like(x, 'a\\_b%')"),
         ("a = {p:UInt8}", "equals(a, {p:UInt8})"),
+        ("a IS NOT DISTINCT FROM b AND a <=> 1", "and(isNotDistinctFrom(a, b), isNotDistinctFrom(a, 1))"),
+        (
+            "sum(a) OVER (PARTITION BY b, c ORDER BY a + 1 DESC ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)",
+            "sum(a) OVER (PARTITION BY b, c ORDER BY plus(a, 1) DESC ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)",
+        ),
     ] {
         let select = one(&format!("SELECT {sql}"));
         assert_eq!(select.unsupported, None, "{sql}");
@@ -61,7 +66,7 @@ fn names_what_it_does_not_handle() {
         ("SELECT a FROM t SAMPLE 1/10", "SAMPLE"),
         ("SELECT a FROM t ANY LEFT JOIN u ON t.a = u.a", "ANY JOIN"),
         ("SELECT a FROM t ARRAY JOIN b", "ARRAY JOIN"),
-        ("SELECT sum(a) OVER () FROM t", "a window function"),
+        ("SELECT sum(a) OVER w FROM t", "a window that has a name"),
         ("SELECT a FROM t GROUP BY GROUPING SETS ((a), ())", "GROUPING SETS"),
         ("SELECT a ? 1 : 2 FROM t", "'?' in an expression"),
         ("SELECT -1::Int8", "a cast of a negative number by '::'"),

@@ -8,14 +8,16 @@ use std::ops::Range;
 
 use sqlparser::tokenizer::Token as SqlToken;
 
-use super::expression::unsupported;
+use super::expression::{expression, unsupported};
 use super::lexer::{Token, TokenKind, unquote};
 use super::parse::{Blocks, Unsupported};
+use super::tree::{Expr, OrderItem};
 
 /// Placeholders stand for what sqlparser must not see; the control character cannot come from a bare word.
 pub const SUBQUERY: &str = "\u{1}subquery";
 pub const PARAMETER: &str = "\u{1}parameter";
 pub const TYPE: &str = "\u{1}type";
+pub const WINDOW: &str = "\u{1}window";
 
 /// Words that are operators or parts of them wherever they stand in an expression.
 const OPERATORS: [&str; 16] = [
@@ -32,12 +34,22 @@ pub struct Placeholders {
     pub subqueries: Vec<Range<usize>>,
     pub parameters: Vec<String>,
     pub types: Vec<String>,
+    pub windows: Vec<OverClause>,
+}
+
+/// What stands in the brackets after OVER.
+#[derive(Default, Clone)]
+pub struct OverClause {
+    pub partition_by: Vec<Expr>,
+    pub order_by: Vec<OrderItem>,
+    pub frame: String,
 }
 
 /// Refuses what ClickHouse and sqlparser group in different ways: several comparisons in a row, anything behind the list of
 /// IN, comparisons in the bounds of BETWEEN.
 pub fn unambiguous(blocks: &Blocks<'_>, range: Range<usize>) -> Result<(), Unsupported> {
-    const RELATIONS: [&str; 13] = ["=", "==", "!=", "<>", "<", "<=", ">", ">=", "IN", "LIKE", "ILIKE", "BETWEEN", "IS"];
+    const RELATIONS: [&str; 14] =
+        ["<=>", "=", "==", "!=", "<>", "<", "<=", ">", ">=", "IN", "LIKE", "ILIKE", "BETWEEN", "IS"];
     const SEPARATORS: [&str; 9] = ["AND", "OR", "CASE", "WHEN", "THEN", "ELSE", "END", ",", "->"];
     let sql = blocks.sql;
     let is_any = |at: usize, list: &[&str]| {
@@ -169,9 +181,20 @@ pub fn prepare(
                     "TIMESTAMP" if next.is_some_and(|t| t.kind == TokenKind::Text) => {
                         return Err(unsupported("a TIMESTAMP literal"));
                     }
-                    "OVER" => return Err(unsupported("a window function")),
+                    "OVER" if next_is("(") => {
+                        let close = blocks.close(at + 1)?;
+                        holders.windows.push(over(blocks, at + 2..close)?);
+                        out.push(SqlToken::make_word("OVER", None));
+                        out.push(placeholder(WINDOW, holders.windows.len() - 1));
+                        at = close + 1;
+                        continue;
+                    }
+                    "OVER" => return Err(unsupported("a window that has a name")),
                     "FILTER" if next_is("(") && blocks.tokens.get(at + 2).is_some_and(|t| t.is_word(sql, "WHERE")) => {
                         out.push(SqlToken::make_word("FILTER", None));
+                    }
+                    "FROM" if at > range.start && blocks.word(at - 1, "DISTINCT") => {
+                        out.push(SqlToken::make_word("FROM", None));
                     }
                     "WHERE" => out.push(SqlToken::make_word("WHERE", None)),
                     "GLOBAL" | "DIV" | "MOD" | "REGEXP" | "EXISTS" | "RESPECT" | "IGNORE" | "COLUMNS" | "APPLY"
@@ -230,6 +253,39 @@ pub fn prepare(
     Ok(out)
 }
 
+/// `PARTITION BY .. ORDER BY .. ROWS BETWEEN ..`, each of which may be missing.
+fn over(blocks: &mut Blocks<'_>, range: Range<usize>) -> Result<OverClause, Unsupported> {
+    const OF_FRAMES: [&str; 10] =
+        ["ROWS", "RANGE", "GROUPS", "BETWEEN", "UNBOUNDED", "PRECEDING", "FOLLOWING", "CURRENT", "ROW", "AND"];
+    let clause =
+        |word: &str| blocks.top_level(range.clone()).find(|at| blocks.word(*at, word) && blocks.word(*at + 1, "BY"));
+    let (partition, order) = (clause("PARTITION"), clause("ORDER"));
+    let frame = blocks.top_level(range.clone()).find(|at| {
+        let is_first = *at == range.start || !blocks.word(*at - 1, "BY");
+        is_first && ["ROWS", "RANGE", "GROUPS"].iter().any(|word| blocks.word(*at, word))
+    });
+    let frame = frame.unwrap_or(range.end);
+    let first = [partition, order, Some(frame)].into_iter().flatten().min().unwrap_or(range.end);
+    if first != range.start || order.is_some_and(|at| partition.is_some_and(|p| p > at) || at > frame) {
+        return Err(unsupported("a window that is not understood"));
+    }
+    let is_plain =
+        |at: usize| blocks.tokens[at].kind == TokenKind::Number || OF_FRAMES.iter().any(|word| blocks.word(at, word));
+    if !(frame..range.end).all(is_plain) {
+        return Err(unsupported("a window that is not understood"));
+    }
+    let mut clause = OverClause { frame: blocks.sql[blocks.bytes(frame..range.end)].into(), ..OverClause::default() };
+    if let Some(at) = partition {
+        for part in blocks.split(at + 2..order.unwrap_or(frame)) {
+            clause.partition_by.push(expression(blocks, part)?);
+        }
+    }
+    if let Some(at) = order {
+        clause.order_by = blocks.order_by(at + 2..frame)?;
+    }
+    Ok(clause)
+}
+
 fn symbol(text: &str) -> Option<SqlToken> {
     Some(match text {
         "(" => SqlToken::LParen,
@@ -252,6 +308,7 @@ fn symbol(text: &str) -> Option<SqlToken> {
         ">=" => SqlToken::GtEq,
         "||" => SqlToken::StringConcat,
         "->" => SqlToken::Arrow,
+        "<=>" => SqlToken::Spaceship,
         _ => return None,
     })
 }

@@ -6,7 +6,7 @@
 use std::fmt::Write;
 
 use super::lexer::backquote;
-use super::tree::{Call, Expr};
+use super::tree::{Call, Expr, Window};
 
 /// Renders an expression; `column` writes a column, `subquery` the text of a sub-query's byte range.
 pub fn render(
@@ -41,7 +41,28 @@ fn write_expr(
             write_expr(out, body, column, subquery);
         }
         Expr::Call(call) => write_call(out, call, column, subquery),
+        Expr::Window(window) => write_window(out, window, column, subquery),
     }
+}
+
+fn write_window(
+    out: &mut String,
+    window: &Window,
+    column: &dyn Fn(usize, &str) -> String,
+    subquery: &dyn Fn(std::ops::Range<usize>) -> String,
+) {
+    write_call(out, &window.call, column, subquery);
+    out.push_str(" OVER (");
+    for (at, expr) in window.partition_by.iter().enumerate() {
+        out.push_str(if at == 0 { "PARTITION BY " } else { ", " });
+        write_expr(out, expr, column, subquery);
+    }
+    for (at, item) in window.order_by.iter().enumerate() {
+        out.push_str(if at == 0 { " ORDER BY " } else { ", " });
+        write_expr(out, &item.expr, column, subquery);
+        let _ = write!(out, " {}", item.direction);
+    }
+    let _ = write!(out, " {})", window.frame);
 }
 
 fn write_call(

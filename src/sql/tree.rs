@@ -19,6 +19,8 @@ pub enum Expr {
     /// `{name:Type}` as written.
     Parameter(String),
     Call(Call),
+    /// `f(..) OVER (..)`.
+    Window(Window),
     /// A whole sub-query in parentheses, as written: `(SELECT ..)`.
     Subquery(Range<usize>),
     /// `x -> body`.
@@ -59,6 +61,16 @@ pub struct Call {
     pub distinct: bool,
 }
 
+/// A window function with its window.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Window {
+    pub call: Call,
+    pub partition_by: Vec<Expr>,
+    pub order_by: Vec<OrderItem>,
+    /// `ROWS BETWEEN ..` as written; may be empty.
+    pub frame: String,
+}
+
 impl Expr {
     /// A call of a function by its canonical name.
     pub fn call(function: &str, arguments: Vec<Expr>) -> Expr {
@@ -83,6 +95,11 @@ impl Expr {
     pub fn children(&self) -> Box<dyn Iterator<Item = &Expr> + '_> {
         match self {
             Expr::Call(call) => Box::new(call.parameters.iter().flatten().chain(&call.arguments)),
+            // The function itself is not below it: it is no aggregate of the block.
+            Expr::Window(window) => {
+                let order_by = window.order_by.iter().map(|item| &item.expr);
+                Box::new(window.call.arguments.iter().chain(&window.partition_by).chain(order_by))
+            }
             Expr::Lambda { body, .. } => Box::new(std::iter::once(&**body)),
             _ => Box::new(std::iter::empty()),
         }
@@ -95,7 +112,9 @@ impl Expr {
 
     /// Whether nothing in it depends on a row.
     pub fn is_constant(&self) -> bool {
-        !self.any(&mut |e| matches!(e, Expr::Name(_) | Expr::Column { .. } | Expr::Subquery(_) | Expr::Star))
+        !self.any(&mut |e| {
+            matches!(e, Expr::Name(_) | Expr::Column { .. } | Expr::Subquery(_) | Expr::Star | Expr::Window(_))
+        })
     }
 
     /// This expression with its direct sub-expressions replaced.
@@ -108,6 +127,17 @@ impl Expr {
                 arguments: call.arguments.iter().map(&mut *f).collect::<Result<_, _>>()?,
                 distinct: call.distinct,
             }),
+            Expr::Window(window) => {
+                let arguments = window.call.arguments.iter().map(&mut *f).collect::<Result<_, _>>()?;
+                let partition_by = window.partition_by.iter().map(&mut *f).collect::<Result<_, _>>()?;
+                let order_by = window
+                    .order_by
+                    .iter()
+                    .map(|item| Ok(OrderItem { expr: f(&item.expr)?, direction: item.direction.clone() }))
+                    .collect::<Result<_, E>>()?;
+                let call = Call { arguments, ..window.call.clone() };
+                Expr::Window(Window { call, partition_by, order_by, frame: window.frame.clone() })
+            }
             Expr::Lambda { parameters, body } => {
                 Expr::Lambda { parameters: parameters.clone(), body: Box::new(f(body)?) }
             }
@@ -170,7 +200,7 @@ pub struct FromEntry {
     pub constraint: Constraint,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct OrderItem {
     pub expr: Expr,
     /// `ASC`, `DESC NULLS LAST`, `COLLATE 'en'`: as written.
@@ -203,6 +233,8 @@ pub struct Select {
     pub with_totals: bool,
     pub having: Option<Expr>,
     pub order_by: Vec<OrderItem>,
+    /// `ORDER BY ALL`.
+    pub is_ordered_by_all: bool,
     /// `LIMIT n BY a, b`: the text up to BY, and the expressions.
     pub limit_by: Option<(String, Vec<Expr>)>,
     /// LIMIT and OFFSET as written, keywords included.
