@@ -8,6 +8,7 @@ use super::derive::{Deriver, column_type, view_column};
 use super::domain::bare_type;
 use super::normal::{Keyed, int_literal};
 use super::view::{ColumnKind, Storage, is_small_int, may_be_null};
+use crate::sql::expression::text_literal;
 use crate::sql::functions;
 use crate::sql::tree::{Call, Expr, Literal, Value};
 
@@ -298,7 +299,7 @@ impl Deriver<'_> {
             return Some(argument.expr.clone());
         }
         if let (Ok(value), Some(rows)) = (self.row(argument), self.rows_stored()) {
-            return Some(Expr::call("multiply", vec![value, view_column(rows)]));
+            return Some(Expr::call("multiply", vec![self.widened(argument, value), view_column(rows)]));
         }
         if let Some(choice) = Choice::of(argument) {
             // Values below and above zero have no common type in 64 bits but this one.
@@ -335,6 +336,18 @@ impl Deriver<'_> {
             }
             (cast, [inner]) => Some(Expr::call(widening(cast)?, vec![self.addend(inner)?])),
             _ => None,
+        }
+    }
+
+    /// A decimal column in the type of its sum, since its product with a number of rows has no more digits than itself.
+    fn widened(&self, argument: &Keyed, value: Expr) -> Expr {
+        let type_name = column_type(&argument.expr, &self.block.tables, self.schema).unwrap_or_default();
+        let digits = type_name.strip_prefix("Decimal(").and_then(|t| t.strip_suffix(')')?.split_once(", "));
+        match digits {
+            Some((precision, scale)) if precision.parse::<u8>().is_ok_and(|p| p <= 38) => {
+                Expr::call("CAST", vec![value, text_literal(&format!("Decimal(38, {scale})"))])
+            }
+            _ => value,
         }
     }
 

@@ -4,8 +4,9 @@
 //! bucket, and so from the first one, which a view keeps (`toStartOfMonth(t)`). A comparison of the column with the edge
 //! of a bucket is a comparison of buckets.
 
+use super::calendar::{self, Edge, local_time, local_time_of};
 use super::derive::Classes;
-use super::domain;
+
 use super::grains::{Form, Grain, TimeColumn, Timed, edge_of, is_steady, is_utc, text_of, timed};
 use super::normal::{Keyed, int_literal};
 use super::schema::{Schema, TableName};
@@ -48,7 +49,7 @@ impl Bucket {
     /// The value of the bucket that begins at an edge, as a constant; `None` where no bucket begins there.
     fn at(&self, edge: &Edge) -> Option<Expr> {
         let day = edge.day;
-        let (year, month, date) = (domain::year_of(day), domain::month_of(day), domain::date_text(day));
+        let (year, month, date) = (calendar::year_of(day), calendar::month_of(day), calendar::date_text(day));
         let begins = match self.grain {
             Grain::Minutes(minutes) => 60 % minutes == 0 && edge.second % (i128::from(minutes) * 60) == 0,
             _ if edge.second != 0 => false,
@@ -70,22 +71,6 @@ impl Bucket {
             }
         };
         begins.then(|| int_literal(number))
-    }
-}
-
-/// A moment of local time: days since 1970-01-01 and seconds since midnight.
-struct Edge {
-    day: i128,
-    second: i128,
-}
-
-impl Edge {
-    fn of_seconds(seconds: i128) -> Self {
-        Edge { day: seconds.div_euclid(86_400), second: seconds.rem_euclid(86_400) }
-    }
-
-    fn seconds(&self) -> i128 {
-        self.day * 86_400 + self.second
     }
 }
 
@@ -139,7 +124,7 @@ impl Buckets<'_> {
             _ => return None,
         };
         // Moments of 1969 west of Greenwich count as 1970-01-01 in some functions; DateTime ends in 2106.
-        if subject.column.zone.is_some() && !(1971..=2105).contains(&domain::year_of(edge.day)) {
+        if subject.column.zone.is_some() && !(1971..=2105).contains(&calendar::year_of(edge.day)) {
             return None;
         }
         self.of(&subject.column).into_iter().find_map(|bucket| {
@@ -175,7 +160,7 @@ impl Buckets<'_> {
     /// The local time that a constant means beside a time column.
     fn edge(&self, subject: &Timed<'_>, constant: &Expr) -> Option<Edge> {
         let (Some(zone), Form::Moment) = (subject.column.zone, subject.form?) else {
-            return domain::date(constant).map(|day| Edge { day, second: 0 });
+            return calendar::date(constant).map(|day| Edge { day, second: 0 });
         };
         if !is_steady(zone) {
             return None;
@@ -198,10 +183,10 @@ impl Buckets<'_> {
                 ("plus" | "minus", [from, Expr::Call(interval)]) if is_utc(zone) && matches!(from, Expr::Call(_)) => {
                     let from = self.edge(subject, from)?;
                     let sign = if call.function == "plus" { 1 } else { -1 };
-                    domain::moved((from.day, from.second), interval, sign).map(|(day, second)| Edge { day, second })
+                    calendar::moved((from.day, from.second), interval, sign).map(|(day, second)| Edge { day, second })
                 }
                 // A day beside a moment is its midnight in the zone of the moment.
-                _ => domain::date(constant).map(|day| Edge { day, second: 0 }),
+                _ => calendar::date(constant).map(|day| Edge { day, second: 0 }),
             },
             _ => None,
         }
@@ -254,36 +239,6 @@ fn number_of(function: &str, bucket: &Bucket) -> Option<Expr> {
         _ => return None,
     };
     Some(Expr::call(cast, vec![Expr::call(operator, vec![bucket.value.clone(), int_literal(by)])]))
-}
-
-/// The local time of a text, or midnight of a day.
-fn local_time_of(constant: &Expr) -> Option<Edge> {
-    match text_of(constant) {
-        Some(text) => local_time(text),
-        None => domain::date(constant).map(|day| Edge { day, second: 0 }),
-    }
-}
-
-/// `YYYY-MM-DD` or `YYYY-MM-DD hh:mm:ss`.
-fn local_time(text: &str) -> Option<Edge> {
-    let (date, time) = text.split_at_checked(10)?;
-    let day = domain::date(&text_literal(date))?;
-    if time.is_empty() {
-        return Some(Edge { day, second: 0 });
-    }
-    let bytes = time.as_bytes();
-    let shaped = bytes.len() == 9
-        && bytes.iter().enumerate().all(|(at, byte)| match at {
-            0 => *byte == b' ',
-            3 | 6 => *byte == b':',
-            _ => byte.is_ascii_digit(),
-        });
-    if !shaped {
-        return None;
-    }
-    let (hour, minute, second): (i128, i128, i128) =
-        (time[1..3].parse().ok()?, time[4..6].parse().ok()?, time[7..].parse().ok()?);
-    (hour < 24 && minute < 60 && second < 60).then(|| Edge { day, second: hour * 3600 + minute * 60 + second })
 }
 
 /// Whether a zone has never been behind UTC since 1970: there no moment lies before 1970-01-01.

@@ -8,10 +8,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::block::Block;
+use super::calendar::{Edge, day_of, days, days_from_text, first_of_next, local_time, local_time_of, year_of};
+use super::grains::{TimeColumn, is_utc, text_of};
 use super::normal::{Keyed, int_literal};
 use super::schema::{Schema, TableName};
 use crate::sql::expression::text_literal;
-use crate::sql::tree::{Call, Expr, Literal, Value};
+use crate::sql::tree::{Expr, Value};
 
 /// What the values of an expression are, as far as constants can be compared with them here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +25,10 @@ pub enum Kind {
     Padded,
     /// Date: days since 1970-01-01.
     Date,
+    /// DateTime in UTC: seconds since 1970. Whether the server's zone is UTC as well, in which times without a zone are read.
+    Moment {
+        of_server: bool,
+    },
 }
 
 /// A value of one kind; the order is ClickHouse's within the kind.
@@ -252,12 +258,17 @@ pub fn kind_of(expr: &Expr, tables: &[TableName], schema: &Schema) -> Option<Kin
     match expr {
         Expr::Column { table, name } => {
             let column = schema.table(tables.get(*table)?)?.column(name)?;
-            kind_of_type(&column.type_name)
+            kind_of_type(&column.type_name, &schema.time_zone)
         }
         Expr::Call(call) => match &*call.function {
             "toYear" | "toQuarter" | "toMonth" | "toDayOfMonth" | "toDayOfWeek" | "toDayOfYear" | "toHour"
             | "toMinute" | "toSecond" | "toYYYYMM" | "toYYYYMMDD" | "toISOWeek" | "toISOYear" | "toWeek"
             | "toYearWeek" => Some(Kind::Int),
+            "toDate" | "toMonday" | "toStartOfMonth" | "toStartOfQuarter" | "toStartOfYear" => {
+                // Of other types these may be another type, or end at other limits.
+                let [of] = &*call.arguments else { return None };
+                TimeColumn::of(of, tables, schema).map(|_| Kind::Date)
+            }
             _ => None,
         },
         _ => None,
@@ -274,8 +285,11 @@ pub fn bare_type(type_name: &str) -> &str {
     type_name
 }
 
-fn kind_of_type(type_name: &str) -> Option<Kind> {
+fn kind_of_type(type_name: &str, server_zone: &str) -> Option<Kind> {
+    let moment = |zone: &str| is_utc(zone).then_some(Kind::Moment { of_server: is_utc(server_zone) });
     match bare_type(type_name) {
+        "DateTime" => moment(server_zone),
+        zoned if zoned.starts_with("DateTime('") => moment(zoned.strip_prefix("DateTime('")?.strip_suffix("')")?),
         "String" => Some(Kind::Text),
         fixed if fixed.starts_with("FixedString(") => Some(Kind::Padded),
         "Date" => Some(Kind::Date),
@@ -295,11 +309,23 @@ fn point(constant: &Expr, kind: Kind) -> Option<Point> {
                 Some(Point::Text(text[..length].to_vec()))
             }
             (Value::Text(text), Kind::Date) => days_from_text(text).map(Point::Number),
+            (Value::Int(n), Kind::Moment { .. }) => Some(Point::Number(*n)),
+            (Value::Text(_), Kind::Moment { .. }) => moment(local_time(text_of(constant)?)?),
             _ => None,
         },
         (Expr::Call(call), Kind::Date) => day_of(call).map(Point::Number),
+        (Expr::Call(call), Kind::Moment { of_server }) => match (&*call.function, &*call.arguments) {
+            ("toDateTime", [text]) if of_server => moment(local_time_of(text)?),
+            ("toDateTime", [text, zone]) if text_of(zone).is_some_and(is_utc) => moment(local_time_of(text)?),
+            _ => moment(Edge { day: day_of(call)?, second: 0 }),
+        },
         _ => None,
     }
+}
+
+/// A moment inside the range of the DateTime type.
+fn moment(edge: Edge) -> Option<Point> {
+    (1970..=2105).contains(&year_of(edge.day)).then(|| Point::Number(edge.seconds()))
 }
 
 /// The value of arithmetic on small integers, or of `concat` of strings. Only where the value is compared: the type of
@@ -332,110 +358,8 @@ fn fold(constant: &Expr) -> Expr {
     value.unwrap_or_else(|| constant.clone())
 }
 
-/// The day that a constant of type Date means, where it is computed from texts and numbers alone.
-fn day_of(call: &Call) -> Option<i128> {
-    let day = |expr: &Expr| match expr {
-        Expr::Literal(Literal { value: Value::Text(text), .. }) if call.arguments.len() < 3 => days_from_text(text),
-        Expr::Call(inner) => day_of(inner),
-        _ => None,
-    };
-    // Texts become days by a cast only.
-    let date = |expr: &Expr| matches!(expr, Expr::Call(_)).then(|| day(expr)).flatten();
-    let int = |expr: &Expr| match expr {
-        Expr::Literal(Literal { value: Value::Int(n), .. }) if n.abs() < 100_000 => Some(*n),
-        _ => None,
-    };
-    let found = match (&*call.function, &*call.arguments) {
-        ("toDate" | "DATE", [text]) => day(text)?,
-        ("CAST", [text, Expr::Literal(Literal { value: Value::Text(to), .. })]) if to == b"Date" => day(text)?,
-        ("makeDate", [year, month, day]) => {
-            let (year, month, day) = (int(year)?, int(month)?, int(day)?);
-            days_from_text(format!("{year:04}-{month:02}-{day:02}").as_bytes())?
-        }
-        ("toStartOfYear", [of]) => days(year_of(date(of)?), 1, 1),
-        ("toStartOfMonth", [of]) => date(of).map(|day| days(year_of(day), month_of(day), 1))?,
-        ("toLastDayOfMonth", [of]) => date(of).map(|day| first_of_next(year_of(day), month_of(day)) - 1)?,
-        ("plus" | "minus", [of, step]) => {
-            let sign = if call.function == "plus" { 1 } else { -1 };
-            match step {
-                Expr::Call(interval) => {
-                    let [n] = &*interval.arguments else { return None };
-                    shifted(date(of)?, interval.function.strip_prefix("toInterval")?, sign * int(n)?)?
-                }
-                n => date(of)? + sign * int(n)?,
-            }
-        }
-        (function, [of, n]) => {
-            let unit = function.strip_prefix("add").or(function.strip_prefix("subtract"))?.strip_suffix('s')?;
-            let sign = if function.starts_with("add") { 1 } else { -1 };
-            shifted(date(of)?, unit, sign * int(n)?)?
-        }
-        _ => return None,
-    };
-    (1970..=2148).contains(&year_of(found)).then_some(found)
-}
-
-/// A moment of UTC, as day and second of the day, moved by an interval.
-pub fn moved((day, second): (i128, i128), interval: &Call, sign: i128) -> Option<(i128, i128)> {
-    let [Expr::Literal(Literal { value: Value::Int(n), .. })] = &*interval.arguments else { return None };
-    let (unit, n) = (interval.function.strip_prefix("toInterval")?, sign * n);
-    let seconds = match unit {
-        "Second" => 1,
-        "Minute" => 60,
-        "Hour" => 3600,
-        _ if n.abs() < 100_000 => return Some((shifted(day, unit, n)?, second)),
-        _ => return None,
-    };
-    let at = day * 86_400 + second + seconds * n;
-    Some((at.div_euclid(86_400), at.rem_euclid(86_400)))
-}
-
-/// A day moved by so many days, weeks, months, quarters or years; the day of the month stays where the month has it.
-fn shifted(from: i128, unit: &str, by: i128) -> Option<i128> {
-    let months = match unit {
-        "Day" => return Some(from + by),
-        "Week" => return Some(from + 7 * by),
-        "Month" => by,
-        "Quarter" => 3 * by,
-        "Year" => 12 * by,
-        _ => return None,
-    };
-    let (year, month) = (year_of(from), month_of(from));
-    let of_month = from - days(year, month, 1);
-    let at = year * 12 + month - 1 + months;
-    let (year, month) = (at.div_euclid(12), at.rem_euclid(12) + 1);
-    Some((days(year, month, 1) + of_month).min(first_of_next(year, month) - 1))
-}
-
-/// `YYYY-MM-DD` inside the range of the Date type -> days since 1970-01-01.
-fn days_from_text(text: &[u8]) -> Option<i128> {
-    let text = std::str::from_utf8(text).ok()?;
-    let shaped = text.len() == 10
-        && text.bytes().enumerate().all(|(i, b)| if i == 4 || i == 7 { b == b'-' } else { b.is_ascii_digit() });
-    if !shaped {
-        return None;
-    }
-    let (year, month, day): (i128, i128, i128) =
-        (text[..4].parse().ok()?, text[5..7].parse().ok()?, text[8..].parse().ok()?);
-    let valid = (1..=12).contains(&month) && day >= 1 && days(year, month, day) < first_of_next(year, month);
-    (valid && (1970..=2148).contains(&year)).then(|| days(year, month, day))
-}
-
-fn first_of_next(year: i128, month: i128) -> i128 {
-    if month == 12 { days(year + 1, 1, 1) } else { days(year, month + 1, 1) }
-}
-
-/// Days since 1970-01-01 of a date of the Gregorian calendar (Hinnant, "chrono-compatible low-level date algorithms").
-fn days(year: i128, month: i128, day: i128) -> i128 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let year_of_era = year.rem_euclid(400);
-    let day_of_year = (153 * (if month > 2 { month - 3 } else { month + 9 }) + 2) / 5 + day - 1;
-    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
-}
-
 /// A constraint and what follows from it for other expressions: `toYear(d) = 1997` bounds `d`, a range of `d` bounds
-/// `toYear(d)`. Only for Date, which has no time zone.
+/// `toYear(d)`. Only for Date, which has no time zone, and in UTC.
 fn with_consequences(subject: Expr, domain: Domain, tables: &[TableName], schema: &Schema) -> Vec<(Expr, Domain)> {
     let mut out = Vec::new();
     if let Expr::Call(call) = &subject
@@ -448,6 +372,22 @@ fn with_consequences(subject: Expr, domain: Domain, tables: &[TableName], schema
             _ => None,
         };
         out.push((date.clone(), Domain(domain.0.iter().map(|(l, h)| (map(l, from), map(h, to))).collect())));
+    }
+    // Days, months and years bound the moments in them.
+    if let Expr::Call(call) = &subject
+        && let [time @ Expr::Column { .. }] = &*call.arguments
+        && matches!(kind_of(time, tables, schema), Some(Kind::Moment { .. }))
+        && let Some((from, to)) = inverse(&call.function)
+    {
+        let first = |end: &End| match end {
+            Some((Point::Number(n), _)) => moment(Edge { day: from(*n)?, second: 0 }).map(|point| (point, true)),
+            _ => None,
+        };
+        let last = |end: &End| match end {
+            Some((Point::Number(n), _)) => moment(Edge { day: to(*n)?, second: 86_399 }).map(|point| (point, true)),
+            _ => None,
+        };
+        out.push((time.clone(), Domain(domain.0.iter().map(|(l, h)| (first(l), last(h))).collect())));
     }
     if matches!(subject, Expr::Column { .. }) && kind_of(&subject, tables, schema) == Some(Kind::Date) {
         let map = |end: &End| match end {
@@ -471,6 +411,7 @@ fn inverse(function: &str) -> Option<(DayOf, DayOf)> {
         (1970..=2148).contains(&n).then_some(n)
     }
     match function {
+        "toDate" => Some((Some, Some)),
         "toYear" => Some((|y| Some(days(year(y)?, 1, 1)), |y| Some(days(year(y)? + 1, 1, 1) - 1))),
         "toYYYYMM" => Some((
             |n| (1..=12).contains(&(n % 100)).then(|| Some(days(year(n / 100)?, n % 100, 1)))?,
@@ -478,34 +419,6 @@ fn inverse(function: &str) -> Option<(DayOf, DayOf)> {
         )),
         _ => None,
     }
-}
-
-/// A constant that ClickHouse reads as a Date, in days since 1970-01-01.
-pub fn date(constant: &Expr) -> Option<i128> {
-    match point(constant, Kind::Date)? {
-        Point::Number(day) => Some(day),
-        Point::Text(_) => None,
-    }
-}
-
-/// The month of the year of a day.
-pub fn month_of(day: i128) -> i128 {
-    let year = year_of(day);
-    (1..=12).rev().find(|month| days(year, *month, 1) <= day).unwrap_or(1)
-}
-
-/// `YYYY-MM-DD`.
-pub fn date_text(day: i128) -> String {
-    let (year, month) = (year_of(day), month_of(day));
-    format!("{year:04}-{month:02}-{:02}", day - days(year, month, 1) + 1)
-}
-
-pub fn year_of(day: i128) -> i128 {
-    let mut year = 1970 + day.div_euclid(366);
-    while days(year + 1, 1, 1) <= day {
-        year += 1;
-    }
-    year
 }
 
 #[cfg(test)]
@@ -532,30 +445,5 @@ mod tests {
         let points = with_prefix(b"UNITED KI");
         assert!(Domain::point(Point::Text(b"UNITED KI5".to_vec())).is_within(&points));
         assert!(!Domain::point(Point::Text(b"UNITED KJ".to_vec())).is_within(&points));
-    }
-
-    #[test]
-    fn days_match_the_calendar() {
-        for (text, wanted) in [("1970-01-01", 0), ("2000-02-29", 11016), ("1997-12-31", 10226), ("2148-12-31", 65378)] {
-            assert_eq!(days_from_text(text.as_bytes()), Some(wanted), "{text}");
-            assert_eq!(year_of(wanted), text[..4].parse::<i128>().unwrap());
-        }
-        let day = |sql: &str| {
-            let statement = crate::sql::parse(&format!("SELECT {sql} AS d FROM t")).unwrap();
-            date(&statement.blocks[0].items[0].expr).map(date_text)
-        };
-        for (sql, wanted) in [
-            ("toDate('1996-01-31') + INTERVAL 1 MONTH", "1996-02-29"),
-            ("addYears(toDate('1996-02-29'), -1)", "1995-02-28"),
-            ("toStartOfMonth(makeDate(1997, 12, 31)) - INTERVAL 1 QUARTER", "1997-09-01"),
-            ("toLastDayOfMonth('1997-02-03'::Date) + 1", "1997-03-01"),
-        ] {
-            assert_eq!(day(sql).as_deref(), Some(wanted), "{sql}");
-        }
-        assert_eq!(day("toDate('1970-01-01') - 1"), None);
-        assert_eq!(day("'1997-01-01' + INTERVAL 1 DAY"), None);
-        for text in ["1997-02-29", "1997-13-01", "1997-1-1", "2149-06-07", "1969-12-31", "1997-00-10"] {
-            assert_eq!(days_from_text(text.as_bytes()), None, "{text}");
-        }
     }
 }

@@ -8,6 +8,7 @@
 pub mod aggregates;
 pub mod block;
 pub mod buckets;
+pub mod calendar;
 pub mod derive;
 pub mod domain;
 pub mod grains;

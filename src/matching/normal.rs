@@ -88,6 +88,8 @@ fn normalise(expr: Expr, tables: &[TableName]) -> Expr {
                 return normalise(Expr::call(opposite, inner.arguments.clone()), tables);
             }
         }
+        // CASE with one condition.
+        ("multiIf", [_, _, _]) => rename(&mut call, |_| "if"),
         // `x IN (1)`: the same as a list of one.
         ("in" | "notIn", [_, Expr::Literal(element)]) if matches!(element.value, Value::Int(_) | Value::Text(_)) => {
             let set = Expr::call("tuple", vec![call.arguments[1].clone()]);

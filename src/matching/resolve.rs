@@ -97,6 +97,8 @@ pub(super) struct Resolver<'a, 's> {
     using: HashMap<String, usize>,
     /// The equalities that USING stands for, and the filters of a sub-query that was merged in.
     given: Vec<Expr>,
+    /// The equalities that USING of left joins stands for, with the position of the right table.
+    outer_equalities: Vec<(usize, Expr)>,
     /// The columns of a sub-query that was merged in, over its tables; then no other columns have names.
     derived: Option<HashMap<String, Expr>>,
 }
@@ -117,6 +119,7 @@ impl<'a, 's> Resolver<'a, 's> {
             resolved: Cell::new(0),
             using: HashMap::new(),
             given: Vec::new(),
+            outer_equalities: Vec::new(),
             derived: None,
         };
         if let Some(inner) = scope.only_source(select) {
@@ -146,7 +149,7 @@ impl<'a, 's> Resolver<'a, 's> {
         }
         for (at, entry) in select.from.iter().enumerate() {
             if let Constraint::Using(columns) = &entry.constraint {
-                columns.iter().try_for_each(|column| resolver.using(at, column))?;
+                columns.iter().try_for_each(|column| resolver.using(at, column, entry.join))?;
             }
         }
         resolver.with_aliases(select)
@@ -250,7 +253,7 @@ impl<'a, 's> Resolver<'a, 's> {
     }
 
     /// `JOIN right USING (column)`: an equality, and one meaning of the unqualified name.
-    fn using(&mut self, right: usize, column: &str) -> Result<(), BlockRefusal> {
+    fn using(&mut self, right: usize, column: &str, join: JoinKind) -> Result<(), BlockRefusal> {
         let type_of = |table: usize| self.tables[table].column(column).map(|c| &c.type_name);
         let left = match self.using.get(column) {
             Some(left) => *left,
@@ -268,7 +271,12 @@ impl<'a, 's> Resolver<'a, 's> {
             return Err(BlockRefusal::Unsupported("USING over columns of different types".into()));
         }
         let side = |table| Expr::Column { table, name: column.to_string() };
-        self.given.push(Expr::call("equals", vec![side(left), side(right)]));
+        let equality = Expr::call("equals", vec![side(left), side(right)]);
+        match join {
+            JoinKind::Inner => self.given.push(equality),
+            JoinKind::Left => self.outer_equalities.push((right, equality)),
+            _ => return Err(BlockRefusal::Unsupported("an outer join with USING".into())),
+        }
         self.using.insert(column.to_string(), left);
         Ok(())
     }
@@ -288,7 +296,17 @@ impl<'a, 's> Resolver<'a, 's> {
                 Constraint::None => return Err(BlockRefusal::Unsupported("an outer join without ON".into())),
                 Constraint::On(expr) => expr.clone(),
                 Constraint::Using(_) if entry.join == JoinKind::Inner => continue,
-                Constraint::Using(_) => return Err(BlockRefusal::Unsupported("an outer join with USING".into())),
+                // Resolved already.
+                Constraint::Using(_) => {
+                    let equalities = self.outer_equalities.iter().filter(|(right, _)| *right == at);
+                    let mut equalities: Vec<Expr> = equalities.map(|(_, equality)| equality.clone()).collect();
+                    let all = match equalities.len() {
+                        1 => equalities.remove(0),
+                        _ => Expr::call("and", equalities),
+                    };
+                    outer.push((at, entry.join, Keyed::new(&all, &self.names)));
+                    continue;
+                }
             };
             if entry.join == JoinKind::Inner {
                 if outer.is_empty() {

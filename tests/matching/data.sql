@@ -31,3 +31,7 @@ SELECT number, concat('owner ', toString(number % 9)), toDate('1990-01-01') + nu
 UNION ALL SELECT 7, 'owner 2', toDate('1999-01-01');
 
 CREATE TABLE nothing (day Date, region String, price UInt32) ENGINE = MergeTree ORDER BY day;
+
+CREATE TABLE events (moment DateTime('UTC'), kind UInt8, amount Decimal(9, 2)) ENGINE = MergeTree ORDER BY moment;
+
+INSERT INTO events SELECT toDateTime('2020-01-01 00:00:00', 'UTC') + number * 1000, number % 3, number % 5 * 1000000 / 7 FROM numbers(3000);
