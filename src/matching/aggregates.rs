@@ -4,6 +4,7 @@
 //! rows is the sum that the query wants over the source's. So conditions over dimensions stay where they were written:
 //! `sum(CASE WHEN region = 'north' THEN price ELSE 0 END)` is `sum(multiIf(region = 'north', <stored sum>, 0))`.
 
+use super::buckets;
 use super::derive::{Deriver, column_type, view_column};
 use super::domain::bare_type;
 use super::normal::{Keyed, int_literal};
@@ -401,6 +402,12 @@ impl Deriver<'_> {
         }
         if let Ok(value) = self.row(argument) {
             return Some(value);
+        }
+        // Buckets of time follow one another as the times do.
+        if let Some(time) = buckets::in_order(&argument.expr, &self.block.tables, self.schema) {
+            let key = Keyed::new(time, &self.block.tables).key;
+            let stored = self.stored_value(&format!("{function}({key})"))?;
+            return Some(buckets::with_column(&argument.expr, &stored));
         }
         Choice::of(argument)?.over(&|test| self.row(test).ok(), &|value| self.candidate(function, value))
     }

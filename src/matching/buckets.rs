@@ -218,8 +218,19 @@ fn key(column: &TimeColumn<'_>) -> String {
     Keyed::new(&Expr::Column { table: 0, name: column.name.into() }, &tables).key.to_string()
 }
 
+/// The time column of an expression that never falls while the time rises.
+pub fn in_order<'a>(expr: &'a Expr, tables: &[TableName], schema: &Schema) -> Option<&'a Expr> {
+    let timed = timed(expr, tables, schema)?;
+    timed.form.filter(|_| timed.grain.is_some() && timed.other_zone.is_none())?;
+    let mut at = expr;
+    while !matches!(at, Expr::Column { .. }) {
+        at = at.children().find(|child| !child.is_constant())?;
+    }
+    Some(at)
+}
+
 /// The expression with its only column replaced.
-fn with_column(expr: &Expr, value: &Expr) -> Expr {
+pub fn with_column(expr: &Expr, value: &Expr) -> Expr {
     match expr {
         Expr::Column { .. } => value.clone(),
         other => match other.map_children(&mut |child| Ok::<_, std::convert::Infallible>(with_column(child, value))) {

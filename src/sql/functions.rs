@@ -145,7 +145,7 @@ pub fn canonical(name: &str) -> String {
     if let Some(canonical) = PURE.any_case.get(&*lower) {
         return (*canonical).into();
     }
-    if let Some((_, canonical)) = AGGREGATE_ALIASES.iter().find(|(alias, _)| *alias == lower) {
+    if let Some((_, canonical)) = AGGREGATE_ALIASES.iter().chain(&CLOCK).find(|(alias, _)| *alias == lower) {
         return (*canonical).into();
     }
     // Combinators keep their own case: `SUMIf`, `countIf`, `COUNTIf` are all the same function.
@@ -160,6 +160,17 @@ pub fn canonical(name: &str) -> String {
     name.into()
 }
 
+/// Functions of the query's moment that may be written in any case, or under another name (ClickHouse 26.9).
+const CLOCK: [(&str, &str); 7] = [
+    ("now", "now"),
+    ("now64", "now64"),
+    ("today", "today"),
+    ("curdate", "today"),
+    ("current_date", "today"),
+    ("current_timestamp", "now"),
+    ("localtimestamp", "now"),
+];
+
 /// Whether a canonical name is a scalar function of nothing but its arguments.
 pub fn is_pure(function: &str) -> bool {
     PURE.exact.contains_key(function) || PURE.any_case.contains_key(&*function.to_ascii_lowercase())
@@ -167,7 +178,7 @@ pub fn is_pure(function: &str) -> bool {
 
 /// Functions whose value is one constant for the whole query: the same in the query and in its rewrite.
 pub fn is_constant_per_query(function: &str) -> bool {
-    matches!(function, "now" | "today" | "yesterday" | "now64" | "current_date" | "current_timestamp")
+    matches!(function, "now" | "today" | "yesterday" | "now64")
 }
 
 /// A canonical aggregate name split into the function and its combinators, the outermost last;
@@ -226,6 +237,7 @@ mod tests {
             ("uniqExact", "uniqExact"),
             ("any_value", "any"),
             ("LOWER", "lower"),
+            ("CURDATE", "today"),
         ] {
             assert_eq!(canonical(written), canonical_name);
         }
