@@ -22,6 +22,7 @@ mod maintain_plan;
 mod maintain_rebuild;
 mod maintain_traps;
 mod matching;
+mod neutral;
 mod redefine;
 mod reload;
 mod rights;

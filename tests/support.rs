@@ -24,6 +24,10 @@ const USERS: &str = "<clickhouse>
             <deduplicate_insert>disable</deduplicate_insert>
         </odd>
         <cut><limit>2</limit></cut>
+        <fixed>
+            <max_block_size>50000</max_block_size>
+            <constraints><max_block_size><const/></max_block_size></constraints>
+        </fixed>
     </profiles>
     <users>
         <limited>
@@ -56,6 +60,9 @@ const USERS: &str = "<clickhouse>
         <cut>
             <password></password><networks><ip>127.0.0.1</ip></networks><profile>cut</profile><quota>default</quota>
         </cut>
+        <fixed>
+            <password></password><networks><ip>127.0.0.1</ip></networks><profile>fixed</profile><quota>default</quota>
+        </fixed>
         <pruned>
             <password></password><networks><ip>127.0.0.1</ip></networks><profile>default</profile><quota>default</quota>
             <databases><with_policies><t><filter>k = '1'</filter></t></with_policies></databases>

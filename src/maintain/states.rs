@@ -21,7 +21,7 @@ use crate::sql::render::string_literal;
 use crate::state;
 use crate::upstream::{Upstream, UpstreamError};
 use crate::views::catalog::CatalogView;
-use crate::views::neutral::neutral;
+use crate::views::neutral::grouping;
 use crate::views::storage::{RUN, SOURCE_PARTITION, StorageColumn};
 use crate::wire::native::{self, Decoder};
 use crate::wire::{Block, Data, DataType, WireError};
@@ -87,7 +87,7 @@ impl States {
         let types: Result<Vec<DataType>, WireError> =
             positions(false).map(|at| DataType::parse(&columns[at].type_name)).collect();
         let layout = Layout { key_count, state_types: types? };
-        let upstream = neutral(&upstream).await?;
+        let upstream = grouping(&upstream).await?;
         Ok(Self { upstream, view, order, layout })
     }
 

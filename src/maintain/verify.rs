@@ -8,7 +8,7 @@ use crate::matching::view::ColumnKind;
 use crate::sql::lexer::backquote;
 use crate::upstream::{Upstream, UpstreamError};
 use crate::views::catalog::CatalogView;
-use crate::views::neutral::neutral;
+use crate::views::neutral::grouping;
 use crate::views::storage::StorageColumn;
 
 /// What the comparison found.
@@ -52,7 +52,7 @@ pub async fn verify(upstream: &Upstream, view: &CatalogView) -> Result<Verdict, 
         different: u64,
         example: String,
     }
-    let counts = neutral(upstream).await?.rows::<Counts>(&sql).await?;
+    let counts = grouping(upstream).await?.rows::<Counts>(&sql).await?;
     let Coverage::Covered(after) = coverage().await? else { return Ok(Verdict::SourceChanged) };
     match counts.first() {
         Some(Counts { groups, different: 0, .. }) => Ok(Verdict::Equal { groups: *groups, skipped }),
