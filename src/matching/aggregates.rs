@@ -375,6 +375,17 @@ impl Deriver<'_> {
         if let Some(position) = self.stored(&format!("avg({})", argument.key)) {
             return self.merge(position, None, condition);
         }
+        // ClickHouse itself makes `avg(x) + 1` of `avg(x + 1)`, which shows where sums wrap and in the last digits.
+        if let (None, Expr::Call(call), [left, right]) = (condition, &argument.expr, argument.arguments())
+            && matches!(&*call.function, "plus" | "minus" | "multiply" | "divide")
+        {
+            let over = |left: Expr, right: Expr| Some(Expr::call(&call.function, vec![left, right]));
+            match (left.expr.is_constant(), right.expr.is_constant()) {
+                (false, true) => return over(self.avg(left, None)?, right.expr.clone()),
+                (true, false) if call.function != "divide" => return over(left.expr.clone(), self.avg(right, None)?),
+                _ => {}
+            }
+        }
         let (mut sum, count) = (self.sum(argument, condition)?, self.count_of(argument, condition)?);
         // The average of decimals is a float.
         if column_type(&argument.expr, &self.block.tables, self.schema).is_some_and(|t| t.contains("Decimal")) {
