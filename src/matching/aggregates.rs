@@ -286,7 +286,19 @@ impl Deriver<'_> {
     }
 
     fn sum(&self, argument: &Keyed, condition: Option<&Expr>) -> Option<Expr> {
-        Some(summed(self.addend(argument)?, condition))
+        if let Some(addend) = self.addend(argument) {
+            return Some(summed(addend, condition));
+        }
+        // ClickHouse itself makes `sum(x) / 100` of `sum(x / 100)`.
+        let (None, Expr::Call(call), [left, right]) = (condition, &argument.expr, argument.arguments()) else {
+            return None;
+        };
+        let sides = match (&*call.function, left.expr.is_constant(), right.expr.is_constant()) {
+            ("multiply" | "divide", false, true) => vec![self.sum(left, None)?, right.expr.clone()],
+            ("multiply", true, false) => vec![left.expr.clone(), self.sum(right, None)?],
+            _ => return None,
+        };
+        Some(Expr::call(&call.function, sides))
     }
 
     /// What one row of the view adds to `sum(argument)`: a stored sum, a dimension times the number of rows, or one
