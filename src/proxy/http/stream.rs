@@ -5,7 +5,6 @@
 //! whose cores ClickHouse needs, every copy that we save is throughput (bench/results/2026-11-30-2core/proxy.md).
 
 use std::io;
-use std::time::Duration;
 
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
@@ -22,11 +21,6 @@ const SPLICE_MIN_BYTES: u64 = 64 << 10;
 
 /// What one splice moves at most, and the size that is asked for the pipe (Linux allows 1 MiB to everyone).
 const PIPE_BYTES: usize = 1 << 20;
-
-/// After a shorter step than this the next waits for [`PAUSE`], in which more comes: fewer and longer steps leave the
-/// processor to ClickHouse. Nobody waits for the middle of a long body.
-const STEP_MIN_BYTES: u64 = 256 << 10;
-const PAUSE: Duration = Duration::from_millis(1);
 
 /// Between long chunks, no more is read than their frames and a little.
 const FRAME_BYTES: usize = 1 << 10;
@@ -62,9 +56,6 @@ pub async fn stream(
                     let n = pipe.pass_some(from.as_ref(), to.as_ref(), body.contiguous()).await?;
                     body.skip(n);
                     fill_bytes = FRAME_BYTES;
-                    if n < STEP_MIN_BYTES && body.contiguous() >= STEP_MIN_BYTES {
-                        tokio::time::sleep(PAUSE).await;
-                    }
                     continue;
                 }
             }
