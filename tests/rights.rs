@@ -117,7 +117,7 @@ fn only_who_may_read_all_of_the_raw_rows_is_answered_from_a_view() {
     same("final=1", QUERY, "the setting final");
     same("", &format!("{QUERY} SETTINGS transform_null_in = 1"), "the setting transform_null_in");
     same("", &format!("{QUERY} SETTINGS extremes = 1"), FROM_VIEW);
-    same("user=strange&password=p", QUERY, "the setting join_use_nulls of user strange");
+    same("user=strange&password=p", QUERY, "the setting transform_null_in of user strange");
     same("session_id=plain", QUERY, FROM_VIEW);
     assert_eq!(ask(port, "session_id=changed", "", "SET max_rows_to_group_by = 2").status, "200");
     same("session_id=changed", QUERY, "the setting max_rows_to_group_by");

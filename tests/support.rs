@@ -14,7 +14,7 @@ use tributary::upstream::Upstream;
 const USERS: &str = "<clickhouse>
     <profiles>
         <readonly><readonly>1</readonly></readonly>
-        <nulls><join_use_nulls>1</join_use_nulls></nulls>
+        <nulls><transform_null_in>1</transform_null_in></nulls>
         <odd>
             <final>1</final>
             <join_use_nulls>1</join_use_nulls>
