@@ -310,7 +310,7 @@ impl Stand {
         };
         let watch = async {
             let mut lags: Vec<Duration> = Vec::new();
-            let mut give_up_at = None;
+            let give_up_at = Instant::now() + 3 * FRESHNESS_TIME;
             loop {
                 let over = is_over.load(Ordering::Relaxed);
                 let asked: Vec<(&str, u64)> =
@@ -325,8 +325,7 @@ impl Stand {
                 if over && lags.len() == inserted.len() {
                     return lags;
                 }
-                let at = *give_up_at.get_or_insert_with(|| Instant::now() + 3 * FRESHNESS_TIME);
-                assert!(Instant::now() < at, "{} inserts are not covered", inserted.len() - lags.len());
+                assert!(Instant::now() < give_up_at, "{} inserts are not covered", inserted.len() - lags.len());
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };

@@ -6,7 +6,6 @@
 
 use super::calendar::{self, Edge, local_time, local_time_of};
 use super::derive::Classes;
-
 use super::grains::{Form, Grain, TimeColumn, Timed, edge_of, is_steady, is_utc, text_of, timed};
 use super::normal::{Keyed, int_literal};
 use super::schema::{Schema, TableName};
@@ -183,7 +182,7 @@ impl Buckets<'_> {
                 ("plus" | "minus", [from, Expr::Call(interval)]) if is_utc(zone) && matches!(from, Expr::Call(_)) => {
                     let from = self.edge(subject, from)?;
                     let sign = if call.function == "plus" { 1 } else { -1 };
-                    calendar::moved((from.day, from.second), interval, sign).map(|(day, second)| Edge { day, second })
+                    calendar::moved(&from, interval, sign)
                 }
                 // A day beside a moment is its midnight in the zone of the moment.
                 _ => calendar::date(constant).map(|day| Edge { day, second: 0 }),

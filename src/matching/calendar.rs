@@ -70,19 +70,18 @@ pub fn day_of(call: &Call) -> Option<i128> {
     (1970..=2148).contains(&year_of(found)).then_some(found)
 }
 
-/// A moment of UTC, as day and second of the day, moved by an interval.
-pub fn moved((day, second): (i128, i128), interval: &Call, sign: i128) -> Option<(i128, i128)> {
+/// A moment of UTC, moved by an interval.
+pub fn moved(from: &Edge, interval: &Call, sign: i128) -> Option<Edge> {
     let [Expr::Literal(Literal { value: Value::Int(n), .. })] = &*interval.arguments else { return None };
     let (unit, n) = (interval.function.strip_prefix("toInterval")?, sign * n);
     let seconds = match unit {
         "Second" => 1,
         "Minute" => 60,
         "Hour" => 3600,
-        _ if n.abs() < 100_000 => return Some((shifted(day, unit, n)?, second)),
+        _ if n.abs() < 100_000 => return Some(Edge { day: shifted(from.day, unit, n)?, second: from.second }),
         _ => return None,
     };
-    let at = day * 86_400 + second + seconds * n;
-    Some((at.div_euclid(86_400), at.rem_euclid(86_400)))
+    Some(Edge::of_seconds(from.seconds() + seconds * n))
 }
 
 /// A day moved by so many days, weeks, months, quarters or years; the day of the month stays where the month has it.

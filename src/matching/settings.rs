@@ -97,7 +97,7 @@ const NEUTRAL: [&str; 83] = [
 
 /// Settings that do nothing with these values, which clients send all the same. (What a profile changed is told without
 /// a value.)
-const DEFAULTS: [(&str, &str); 13] = [
+const DEFAULTS: [(&str, &str); 14] = [
     ("aggregate_functions_null_for_empty", "0"),
     ("allow_experimental_analyzer", "1"),
     ("cast_keep_nullable", "0"),
@@ -107,6 +107,7 @@ const DEFAULTS: [(&str, &str); 13] = [
     ("enable_analyzer", "1"),
     ("enable_positional_arguments", "1"),
     ("final", "0"),
+    ("join_use_nulls", "0"),
     ("prefer_column_name_to_alias", "0"),
     ("result_overflow_mode", "throw"),
     ("transform_null_in", "0"),
@@ -196,7 +197,7 @@ fn is_default(name: &str, value: &str) -> bool {
         "true" => "1",
         other => other,
     };
-    DEFAULTS.contains(&(name, value)) || (name == "join_use_nulls" && value == "0")
+    DEFAULTS.contains(&(name, value))
 }
 
 fn is_neutral(name: &str) -> bool {
